@@ -70,12 +70,38 @@ ok("suffix", c.completions.create(model="nano", prompt="{", suffix="}", max_toke
 ok("responses", c.responses.create(model="nano", input=USER[0]["content"]).output_text == ANSWER)
 """,
     "instructor": """
-import instructor, openai
+import datetime, decimal, enum, instructor, openai, typing
+from pydantic import BaseModel, Field
 Order = order()
+Size = enum.Enum("Size", {"SMALL": "s", "LARGE": "l"})
+Card = type("Card", (BaseModel,), {"__annotations__": {"kind": typing.Literal["card"]}, "kind": "card"})
+Cash = type("Cash", (BaseModel,), {"__annotations__": {"kind": typing.Literal["cash"], "coins": int}, "kind": "cash"})
+class Paid(BaseModel):
+    by: typing.Annotated[Card | Cash, Field(discriminator="kind")]
+    note: str | int | None = None
+class Times(BaseModel):
+    when: datetime.datetime
+    day: datetime.date
+class Prices(BaseModel):
+    cost: decimal.Decimal = Field(json_schema_extra={"type": "string", "pattern": "^[0-9]{1,4}[.][0-9]{2}$"})
+    mail: str = Field(json_schema_extra={"format": "email"})
+class Lists(BaseModel):
+    sizes: list[Size] = Field(min_length=1, max_length=3)
+    counts: dict[str, int]
+    state: typing.Literal["open", 3, None]
+class Nested(BaseModel):
+    orders: list[Order] = Field(max_length=2)
+    last: Order | None
+class Tree(BaseModel):
+    value: int
+    children: list["Tree"] = Field(max_length=2)
 for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
     c = instructor.from_openai(openai.OpenAI(base_url=BASE, api_key="none"), mode=mode)
-    o = c.chat.completions.create(model="nano", messages=USER, response_model=Order, max_retries=0)
-    ok(mode.name, isinstance(o.qty, int))
+    ask = {"model": "nano", "messages": USER, "max_retries": 0}
+    ok(mode.name, isinstance(c.chat.completions.create(**ask, response_model=Order).qty, int))
+    kinds = (Paid, Times, Prices, Lists, Nested, Tree)
+    got = [c.chat.completions.create(**ask, response_model=kind, max_tokens=200, seed=1) for kind in kinds]
+    ok(f"{mode.name} with {len(kinds)} models", all(map(isinstance, got, kinds)))
 """,
     "langchain_openai": """
 from langchain_openai import ChatOpenAI, OpenAI

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Step = Callable[[int, bytes], int]
-MOST_STEPS = 100_000
+MOST_STEPS = 5_000
 """Keys and values that are tried before it is given up."""
 
 

@@ -25,7 +25,7 @@ from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.record import Progress, Record, new_record
 
-KILLS, LATEST_SEC, POLL_SEC = 20, 4.0, 0.02
+KILLS, LATEST_SEC, POLL_SEC = 20, 2.0, 0.02
 HOSTILE: tuple[dict[str, Any], ...] = (
     {"prompt": [-1]},
     {"prompt": [2**63]},

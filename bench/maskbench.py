@@ -2,10 +2,10 @@
 
     python bench/maskbench.py --data CLONE --count 400 --record bench/records/maskbench.json
 
-For every schema: whether it is held, how (exact, checked, guided) and after how many seconds of the processor; how many
-of its valid instances are in the language, as Python writes them with their keys in some order; how many more would be
-if every object that does not say so took undeclared keys (additionalProperties: true); how many of its invalid ones
-are, and the validator lets them through. The vocabulary has 262,144 made-up tokens. Nothing is kept on disk.
+For every schema: whether it is held, how (exact, checked, guided), after how many seconds of the processor and of the
+clock, and with how much more memory; how many of its valid instances are in the language, as Python writes them with
+their keys in some order; how many of the others have a key that the schema does not declare; how many of its invalid
+ones are, and the validator lets them through. The vocabulary has 262,144 made-up tokens. Nothing is kept on disk.
 `--count 0` takes every schema; a run that was stopped goes on from its `--rows`.
 """
 
@@ -13,21 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jsonschema_rs import Draft202012Validator, ReferencingError
 from llguidance import LLMatcher
 
 from key_orders import has_text
-from redraft.constraints.compile.dialect import draft_of, nodes
+from redraft.constraints.compile.dialect import URIS, draft_of, modern, nodes
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
-from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.language import GuidedLanguage, Language, Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import schema_problems
@@ -37,14 +39,15 @@ from redraft.measure.sample_schema import made_up_vocabulary
 
 LARGE = 262_144
 HOW = ("exact", "checked", "guided")
-COUNTED = ("valid", "inside", "opened", "invalid", "through")
+COUNTED = ("valid", "inside", "undeclared", "invalid", "through")
 PERCENTILES = (50, 80, 90, 95, 99, 100)
 
 
 class Row(NamedTuple):
     """What became of one schema: how it is held, or an empty text and why not; seconds of this process and of those
     that it started; whether llguidance holds it; valid and invalid instances, and how many of them passed; how many
-    valid ones are inside where undeclared keys are allowed, too; the most memory that the process has had, in MB."""
+    valid ones did not and have undeclared keys; the most memory that the process has had for it, in MB, and how much
+    more that is than before; seconds by the clock, and how many processes wanted the processor."""
 
     split: str
     name: str
@@ -56,8 +59,11 @@ class Row(NamedTuple):
     inside: int
     invalid: int
     through: int
-    opened: int
+    undeclared: int
     mb: float
+    grown_mb: float
+    clock: float
+    load: float
 
 
 def main() -> int:
@@ -120,8 +126,20 @@ def base_mb() -> float:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory that this process has had since `memory_begun`."""
+    return memory_mb("VmHWM")
+
+
+def memory_begun() -> float:
+    """Megabytes of memory now, of which the most is counted anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return memory_mb("VmRSS")
+
+
+def memory_mb(name: str) -> float:
+    """A figure of this process, as Linux keeps it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def tried(paths: list[Path], limits: Limits) -> Iterator[Row]:
@@ -137,19 +155,21 @@ def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary, limits
     """The figures of one schema."""
     grammar = LLMatcher.grammar_from_json_schema(schema) if isinstance(schema, dict | str) else ""
     theirs = bool(grammar) and not LLMatcher.validate_grammar_with_warnings(grammar, vocabulary.llguidance)[0]
-    language, why, began = None, "", processor_seconds()
+    language, why = None, ""
+    before, began, clock = memory_begun(), processor_seconds(), time.monotonic()
     try:
         language = ready(schema_source(schema), vocabulary, limits=limits)
     except ConstraintError as error:
         why = str(error)
-    seconds = processor_seconds() - began
+    seconds, clock, peak = processor_seconds() - began, time.monotonic() - clock, peak_mb()
+    cost = peak, peak - before, clock, os.getloadavg()[0]
     if language is None:
-        return "", why, seconds, theirs, 0, 0, 0, 0, 0, peak_mb()
+        return "", why, seconds, theirs, 0, 0, 0, 0, 0, *cost
     valid, invalid = ([test["data"] for test in tests if bool(test["valid"]) is kind] for kind in (True, False))
     missing = [value for value in valid if not inside(language, value)]
     through = sum(inside(language, value) and not (language.checked and problems(schema, value)) for value in invalid)
     return (language.held, why, seconds, theirs, len(valid), len(valid) - len(missing), len(invalid), through,
-            len(valid) - len(missing) + inside_opened(schema, missing), peak_mb())  # fmt: skip
+            undeclared(schema, missing), *cost)  # fmt: skip
 
 
 def problems(schema: Any, value: Any) -> bool:
@@ -174,17 +194,37 @@ def spelt(text: bytes) -> list[int]:
     return [byte + 2 for byte in text]
 
 
-def inside_opened(schema: Any, values: list[Any]) -> int:
-    """How many of some values the language has if all objects take undeclared keys that do not say otherwise."""
-    opened = json.loads(json.dumps(schema))
-    for node, _ in nodes(opened, draft_of(opened)) if values else ():
-        if {"properties", "patternProperties", "required"} & {*node}:
-            node.setdefault("additionalProperties", True)
-    try:
-        dfa = compile_schema(opened).dfa if values else None
-    except ConstraintError:
+def undeclared(schema: Any, values: list[Any]) -> int:
+    """How many of some valid values have a key that no schema of their object declares: jsonschema-rs is against them
+    once every object that declares keys has no others. What it cannot read so counts for nothing."""
+    if not values:
         return 0
-    return sum(has_text(dfa.step, value, lambda at: bool(dfa.accepts[at])) for value in values) if dfa else 0
+    whole = json.loads(json.dumps(schema))
+    try:
+        draft = draft_of(whole)
+        for node, path in list(nodes(whole, draft)):
+            words = modern(node, draft)
+            if is_value(path) and declares(words):
+                words = {"unevaluatedProperties": False, **words}
+            node.clear()
+            node.update(words)
+        validator = Draft202012Validator({**whole, "$schema": URIS[2020]}, offline=True)
+        return sum(not validator.is_valid(value) for value in values)
+    except (RedraftError, ValueError, ReferencingError):
+        return 0
+
+
+def is_value(path: tuple[str | int, ...]) -> bool:
+    """Whether the schema at a path is of a whole value: the top, a property, an item."""
+    above = path[-2] if len(path) > 1 else ""
+    named = above in ("properties", "patternProperties", "prefixItems")
+    numbered = above == "items" and isinstance(path[-1], int)
+    return not path or named or numbered or path[-1] in ("items", "additionalProperties")
+
+
+def declares(words: dict[str, Any]) -> bool:
+    """Whether a schema declares keys, or refers to one that may."""
+    return bool({"properties", "patternProperties", "required", "$ref", "allOf", "anyOf", "oneOf"} & {*words})
 
 
 def processor_seconds() -> float:
@@ -198,8 +238,9 @@ def record_of(rows: list[Row], seed: int, base: float) -> Record:
     splits = defaultdict[str, list[Row]](list)
     for row in rows:
         splits[row.split].append(row)
-    seconds = sorted(row.seconds for row in rows)
-    times = {str(p): seconds[min(len(seconds) - 1, len(seconds) * p // 100)] for p in PERCENTILES}
+    times, clock, grown = (
+        percentiles([getattr(row, name) for row in rows]) for name in ("seconds", "clock", "grown_mb")
+    )
     held = {how: sum(row.held == how for row in rows) for how in HOW}
     by_split = {name: figures_of(some) for name, some in sorted(splits.items())}
     figures = {
@@ -207,26 +248,60 @@ def record_of(rows: list[Row], seed: int, base: float) -> Record:
         "all": figures_of(rows),
         "held": held,
         "seconds": times,
+        "clock": clock,
+        "load": sum(row.load for row in rows) / len(rows),
         "base_mb": base,
         "peak_mb": max(row.mb for row in rows),
+        "grown_mb": grown,
         "refused": {row.name: row.why for row in rows if not row.held},
         "refused_but_not_theirs": [row.name for row in rows if row.theirs and not row.held],
     }
     ours = figures_of(rows)
+    plain = ours["valid"] - ours["undeclared"]
     summary = [
         ("schemas of MaskBench that are held", f"{ours['held']} of {len(rows)}; by llguidance {ours['theirs']}"),
         ("of those, how", ", ".join(f"{count} {how}" for how, count in held.items())),
         ("their valid instances in the language", f"{ours['inside']} of {ours['valid']}"),
-        ("with undeclared keys allowed where nothing is said", f"{ours['opened']} of {ours['valid']}"),
+        ("of those without undeclared keys", f"{ours['inside']} of {plain} ({ours['inside'] / max(1, plain):.1%})"),
         ("their invalid instances let through", f"{ours['through']} of {ours['invalid']}"),
-        ("seconds to compile for 262144 tokens", ", ".join(f"{t:.3f} at {p}%" for p, t in times.items())),
+        (
+            "those schemas as MaskBench counts them",
+            ", ".join(f"{count} {what}" for what, count in counted(rows).items()),
+        ),
+        ("seconds of the processor to compile for 262144 tokens", listed(times, ".3f")),
+        (f"the same by the clock, {figures['load']:.1f} processes wanting its core on average", listed(clock, ".3f")),
         ("memory", f"{figures['peak_mb']:.0f} MB at most, {base:.0f} MB of it before the first schema"),
+        ("of that for one schema, in MB", listed(grown, ".0f")),
         ("splits where llguidance holds more", ", ".join(worse(by_split)) or "none"),
     ]
     return new_record(
         "maskbench", workload={"schemas": len(rows), "seed": seed, "vocabulary": LARGE}, figures=figures,
         summary=summary,
     )  # fmt: skip
+
+
+def counted(rows: list[Row]) -> dict[str, int]:
+    """What MaskBench reports of an engine: schemas that pass, and those that fail, each by its worst failure."""
+    wrong = {row.name for row in rows if row.through}
+    lacking = {row.name for row in rows if row.held and row.inside < row.valid} - wrong
+    refused = sum(not row.held for row in rows)
+    return {
+        "passing": len(rows) - refused - len(wrong) - len(lacking),
+        "refused": refused,
+        "with a valid instance missing": len(lacking),
+        "with an invalid one let through": len(wrong),
+    }
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """What so many percent of the values do not exceed."""
+    values = sorted(values)
+    return {str(p): values[min(len(values) - 1, len(values) * p // 100)] for p in PERCENTILES}
+
+
+def listed(values: dict[str, float], form: str) -> str:
+    """Percentiles in a line."""
+    return ", ".join(f"{value:{form}} at {p}%" for p, value in values.items())
 
 
 def figures_of(rows: list[Row]) -> dict[str, int]:
@@ -238,7 +313,7 @@ def figures_of(rows: list[Row]) -> dict[str, int]:
         "theirs": sum(row.theirs for row in rows),
         **{
             name: sum(getattr(row, name) for row in rows)
-            for name in ("valid", "inside", "opened", "invalid", "through")
+            for name in ("valid", "inside", "undeclared", "invalid", "through")
         },
     }
 

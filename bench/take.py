@@ -96,17 +96,13 @@ TABLE = (
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
     Take(
-        "maskbench", 15, "python bench/maskbench.py --data A --count 1500 --seed 2", "a clone of jsonschemabench, as A"
+        "maskbench", 10, "python bench/maskbench.py --data A --count 1500 --seed 2", "a clone of jsonschemabench, as A"
     ),
-    Take(
-        "noise-real",
-        10,
-        "python bench/noise_real.py --data A --count 624",
-        "the same, and jsonschema",
-    ),
+    Take("noise-real", 5, "python bench/noise_real.py --data A --count 624", "the same"),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("fleet-simulation", 3, "python bench/fleet.py --count 20000"),
     Take("ray-path", 8, "python bench/ray_path.py --count 200", "the extra scale"),
+    Take("page-axe", 10, "python bench/page_axe.py A", "axe.min.js of the npm package axe-core, as A, and chromium"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
     Take(

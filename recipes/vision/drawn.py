@@ -14,7 +14,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from redraft.tasks import stream_seed
 
-SIDE = 96  # pixels; eight soft tokens of twelve
+SIDE = (
+    84  # pixels: seven soft tokens of twelve, as a line of the answer has six digits and a line end, so that a cell and
+)
+# its digit are equally far apart all over the board, which is what attention learns first
 BOARD, RECEIPT = "digits", "receipt"
 SHOPS = ("Melu", "Karo", "Nemi", "Bako", "Sola", "Duvi", "Tomi", "Rena")
 WARES = ("tea", "rice", "milk", "bread", "salt", "corn", "soap", "oil")
@@ -42,7 +45,7 @@ def receipts(split: str, seed: int) -> Iterator[dict[str, Any]]:
 def board(cells: list[str], rng: Random) -> Image.Image:
     """36 cells as a picture."""
     image, draw, ink = _page(rng)
-    font, x0, y0 = ImageFont.load_default(rng.choice((9, 10, 11))), 12 + rng.randint(-2, 2), 12 + rng.randint(-2, 2)
+    font, x0, y0 = ImageFont.load_default(rng.choice((9, 10, 11))), rng.randint(0, 3), rng.randint(0, 3)
     for i in range(7):
         at = 12 * i
         draw.line((x0, y0 + at, x0 + 72, y0 + at), fill=ink)
@@ -56,11 +59,11 @@ def board(cells: list[str], rng: Random) -> Image.Image:
 def receipt(shop: str, wares: list[tuple[str, int]], total: int, rng: Random) -> Image.Image:
     """A receipt as a picture: the shop, a line for each ware, the total."""
     image, draw, ink = _page(rng)
-    font, x, y = ImageFont.load_default(rng.choice((10, 11))), 8 + rng.randint(-2, 2), 6 + rng.randint(-2, 2)
+    font, x, y = ImageFont.load_default(rng.choice((10, 11))), 5 + rng.randint(-2, 2), 3 + rng.randint(-2, 2)
     draw.text((x, y), shop, fill=ink, font=font)
     for i, (ware, price) in enumerate([*wares, ("total", total)], start=1):
         draw.text((x, y + 14 * i), ware, fill=ink, font=font)
-        draw.text((SIDE - 10, y + 14 * i), str(price), fill=ink, font=font, anchor="ra")
+        draw.text((SIDE - 6, y + 14 * i), str(price), fill=ink, font=font, anchor="ra")
     return image
 
 

@@ -2,7 +2,7 @@
 
     python recipes/vision/start.py runs/vision-start
 
-A token of an image is a square of 12 pixels; a picture has at most 64 of them.
+A token of an image is a square of 12 pixels; a picture has at most 49 of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def config_json(vocab: int, ids: dict[str, int]) -> dict[str, Any]:
         "eos_token_id": [1],
         "tie_word_embeddings": True,
         "dtype": "float32",
-        "vision_soft_tokens_per_image": 64,
+        "vision_soft_tokens_per_image": 49,
         "text_config": text,
         "vision_config": vision,
     } | ids

@@ -9,21 +9,21 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 41_600, TESTS: 25_900}
+WHOLE_WALLS = {SOURCE: 42_050, TESTS: 26_760}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 9_850,
-    "images": 650,
+    "core": 9_960,
+    "images": 670,
     "model/gpu": 1_780,
-    "weights": 2_890,
+    "weights": 2_960,
     "constraints": 5_750,
-    "tasks": 2_350,
+    "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
     "server": 5_000,
-    "operations": 1_980,
+    "operations": 2_015,
     "trace": 600,
     "distributed": 660,
     "cli": 4_550,

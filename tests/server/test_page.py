@@ -18,6 +18,7 @@ from redraft.server.openai import models
 
 FOLDER = ROOT / "src" / "redraft" / "server" / "page"
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+TYPES["jsonl"] = "application/jsonl"
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.suffix[1:] in TYPES)
 IMPORT = re.compile(r"""^import .* from "(.+)";$""", re.M)
 WALL = 300
@@ -93,7 +94,7 @@ def test_the_document_has_no_code_of_its_own() -> None:
 
 
 def test_every_file_is_used_and_every_used_file_is_there() -> None:
-    found, waiting = {"index.html", "style.css", "mark.svg"}, ["main.js"]
+    found, waiting = {"index.html", "style.css", "mark.svg", "sample.jsonl"}, ["main.js"]
     while waiting:
         name = waiting.pop()
         if name in found:

@@ -86,17 +86,10 @@ class Tab:
 
     def open(self, view: str = "write") -> Any:
         if view == "sudoku":  # a server of nano has no board
-            self.page.route("**/v1/models", self.puzzles)
+            self.page.route("**/v1/models", lambda route: renamed(route, "nano-sudoku"))
         self.page.goto(f"{self.url}/#{view}")
         self.page.wait_for_selector("nav a[aria-current]")
         return self.page
-
-    def puzzles(self, route: Any) -> None:
-        """The server's model by the name under which it knows puzzles."""
-        reply = route.fetch()
-        models = reply.json()
-        models["data"][0]["id"] = "nano-sudoku"
-        route.fulfill(response=reply, json=models)
 
     def change(self, path: str, more: dict[str, Any]) -> None:
         """What the page sends to a path goes on with more fields."""
@@ -180,7 +173,7 @@ def drafts(*texts: str) -> list[dict[str, Any]]:
     return [
         {"type": "draft", "index": 0, "block": 0, "step": i + 1, "width": len(text), "end": None}
         | {"positions": [*range(len(text))], "tokens": [*text], "entropy": [0.1] * len(text)}
-        | {"accepted": [1] * len(text)}
+        | {"ids": [1] * len(text), "accepted": [1] * len(text), "forced": []}
         for i, text in enumerate(texts)
     ]
 
@@ -406,8 +399,8 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     assert all(isinstance(values[name], str | None) for name in ("who", "item"))
     assert isinstance(values["qty"], int | None)
     assert tab.bodies[-1]["canvas"]["ask_fields"] is True
-    sure = [float(rows.nth(i).locator("meter").get_attribute("value")) for i in range(3)]
-    assert all(0 <= one <= 1 for one in sure)
+    verdicts = page.locator(".fields td:last-child").all_text_contents()
+    assert all(re.search(r"\d%|the schema", one) for one in verdicts), "how sure it is, or that it had no choice"
     taught = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"stream": True}}
     tab.change(
         "v1/chat/completions", taught
@@ -519,6 +512,259 @@ def test_who_arrives_sees_an_answer_settle(browser: Any, server: Process) -> Non
     assert tab.page.locator(".where").text_content() == "noise"
     context.close()
     tab.check()
+
+
+def pretended(text: str) -> list[dict[str, Any]]:
+    """A stream of /v1/canvas that settles on a text in one step, a token for each character."""
+    return [{"type": "noise", "width": len(text), "tokens": ["?"] * len(text)}, *drafts(text), *ending(text, steps=1)]
+
+
+def test_a_conversation_outlives_a_reload_until_it_is_cleared(tab: Tab) -> None:
+    page = tab.open()
+    tab.pretend("v1/canvas", pretended("an answer"))
+    ask(page, "a question")
+    page.wait_for_selector(SETTLED)
+    page.reload()
+    page.wait_for_selector(".turn")  # what was open is open again, and its canvas is gone
+    assert page.locator(".asked pre").text_content() == "a question"
+    assert page.locator(".answer").text_content() == "an answer"
+    assert page.locator(".cell").count() == 0
+    ask(page, "go on")
+    page.wait_for_selector(SETTLED)
+    roles = [(one["role"], one["content"]) for one in tab.bodies[-1]["messages"]]
+    assert roles == [("user", "a question"), ("assistant", "an answer"), ("user", "go on")]
+    kept = [
+        {"id": str(i), "when": i, "mode": "chat", "turns": [{"asked": f"question {i}", "text": "a"}]} for i in range(20)
+    ]
+    page.evaluate("kept => localStorage.setItem('redraft.history', kept)", json.dumps(kept))
+    page.get_by_role("button", name="Start over").click()
+    ask(page, "one more")
+    page.wait_for_selector(SETTLED)
+    page.get_by_role("button", name="Earlier (20)").click()
+    page.locator(".kept li").nth(1).get_by_role("button").click()
+    assert page.locator(".asked pre").text_content() == "question 0", (
+        "the second of twenty, since the new one is the first"
+    )
+    page.get_by_role("button", name="Earlier (20)").click()
+    page.get_by_role("button", name="Clear the history").click()
+    assert page.evaluate("localStorage.getItem('redraft.history')") is None
+    assert page.get_by_role("button", name="Earlier").count() == 0
+
+
+def test_markdown_is_shown_as_such_and_once(tab: Tab) -> None:
+    page = tab.open()
+    text = "# Title\n\nOne **bold** and `code`.\n\n- first\n- *second*\n\n3. third\n\n"
+    text += "```python\na = 1 < 2 # **no**\n```\nend"
+    tab.pretend("v1/canvas", pretended(text))
+    ask(page, "anything")
+    page.wait_for_selector(f"{SETTLED}.folded")
+    shown = page.eval_on_selector(".answer", "one => [...one.children].map((each) => [each.tagName, each.textContent])")
+    assert shown == [
+        ["H3", "Title"],
+        ["P", "One bold and code."],
+        ["UL", "firstsecond"],
+        ["OL", "third"],
+        ["PRE", "a = 1 < 2 # **no**"],
+        ["P", "end"],
+    ]
+    assert page.locator(".answer strong").all_text_contents() == ["bold"]
+    assert page.locator(".answer em").all_text_contents() == ["second"]
+    assert page.locator(".answer ol").get_attribute("start") == "3"
+    assert not page.locator(".canvas").is_visible()
+    page.get_by_role("button", name="Show the canvas").click()
+    assert page.locator(".canvas").is_visible()
+    assert page.locator(".answer").is_hidden()
+    page.get_by_role("button", name="Start over").click()
+    page.get_by_text("Plain text").click()
+    ask(page, "anything")
+    page.wait_for_selector(SETTLED)
+    assert page.locator(".answer strong").count() == 0
+    assert page.locator(".canvas").is_visible()
+
+
+@pytest.mark.parametrize("steps", [1, 3, 48])
+def test_a_timeline_reads_at_any_length(tab: Tab, steps: int) -> None:
+    """A bar a step and one for the noise; the bar under the pointer is the step on view."""
+    page = tab.open()
+    noise, *_ = pretended("abcd")
+    texts = [f"{i:04d}" for i in range(steps)]
+    tab.pretend("v1/canvas", [noise, *drafts(*texts), *ending(texts[-1], steps=steps)])
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        ask(page, "anything")
+        page.wait_for_selector(f".turn:last-child {SETTLED}")
+        turn = page.locator(".turn:last-child")
+        bars, where = turn.locator(".bars .bar"), turn.locator(".where")
+        assert bars.count() == steps + 1
+        boxes = [bars.nth(i).bounding_box() for i in range(steps + 1)]
+        assert all(3 <= box["width"] <= 60 for box in boxes)
+        for at in {0, 1, steps // 2, steps}:
+            box = boxes[at]
+            page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 1)
+            assert where.text_content() == (f"step {at} of {steps}" if at else "noise")
+
+
+def saved(tab: Tab, folder: Path, label: str = "Save the trace") -> Any:
+    """The file that the page hands out, as this program reads it."""
+    with tab.page.expect_download() as waiting:
+        tab.page.get_by_role("button", name=label).click()
+    waiting.value.save_as(folder / "saved.jsonl")
+    return read_trace(folder / "saved.jsonl")
+
+
+def test_every_view_saves_its_trace_and_the_trace_view_takes_it(tab: Tab, tmp_path: Path) -> None:
+    page = tab.open()
+    ask(page, RECORD)
+    page.wait_for_selector(SETTLED)
+    film = saved(tab, tmp_path).main
+    assert film.frames[-1].text == ANSWER
+    assert (film.begun.seed, film.finish) == (5, "stop")
+    text = (tmp_path / "saved.jsonl").read_text(encoding="utf-8")
+    page = tab.open("trace")
+    drop = """text => {
+      const data = new DataTransfer();
+      data.items.add(new File([text], "a.jsonl"));
+      document.querySelector(".view").dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true}));
+    }"""
+    page.evaluate(drop, text)
+    page.wait_for_selector(SETTLED)
+    page.evaluate(drop, text)
+    page.wait_for_function("() => document.querySelector('.verdict').textContent.includes('the same at every step')")
+    page.reload()
+    page.get_by_role("button", name="Show a sample").click()
+    page.wait_for_selector(SETTLED)
+    page.get_by_role("slider", name="Step").press("End")
+    digits = re.findall(r"\d", page.get_by_role("listbox", name="Canvas").text_content() or "")
+    puzzle = "015300003004000000030245651400040060"
+    assert tuple(map(int, digits)) in solve([int(digit) for digit in puzzle], 6, limit=2).solutions
+    page = tab.open("schema")
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_selector(".fields tbody tr")
+    assert json.loads(saved(tab, tmp_path).main.frames[-1].text).keys() == {"who", "qty", "item"}
+
+
+def test_the_replay_of_a_filled_hole_is_the_winners(tab: Tab, tmp_path: Path) -> None:
+    """One length settles before the others have begun, and wins."""
+    page = tab.open("infill")
+
+    def lane(index: int, gap: int, text: str) -> list[dict[str, Any]]:
+        (step,) = drafts(text)
+        begun = {"type": "request", "index": index, "width": gap, "gap": gap}
+        return [begun, step | {"index": index, "ids": [7] * gap, "forced": []}]
+
+    over = [{"type": "over", "index": index, "finish": "stop"} for index in range(3)]
+    hole = {"text": "t", "tried": 3, "candidates": [{"text": "t", "tokens": 1, "score": 0.1}]}
+    done = {"type": "finished", "text": "t", "holes": [hole], "forwards": 3, "seed": 4}
+    tab.pretend("v1/canvas", [*lane(0, 1, "t"), over[0], *lane(1, 2, "ee"), *lane(2, 3, "eef"), *over[1:], done])
+    page.get_by_role("button", name="Fill", exact=True).click()
+    page.wait_for_selector(".result .diff")
+    assert page.locator(".race .stage .cell").all_text_contents() == ["t"]
+    trace = saved(tab, tmp_path)
+    assert len(trace.films) == 3
+    assert trace.main.frames[-1].text == "t"
+
+
+def test_a_canvas_stands_beside_the_causal_mode(tab: Tab) -> None:
+    page = tab.open()
+    page.get_by_role("button", name="Canvas beside causal").click()
+    page.locator(SETTLED).nth(1).wait_for()
+    assert [body.get("canvas") for body in tab.bodies[-2:]] == [None, {"causal": True}]
+    where = page.locator(".side .where")
+    steps = [int((where.nth(i).text_content() or "").rpartition(" ")[2]) for i in range(2)]
+    tokens = page.locator(".side").nth(1).locator(".cell").count()
+    assert steps[1] == tokens, "a step a token"
+    assert 0 < steps[0] < steps[1]
+
+
+def test_one_of_several_names_is_picked(tab: Tab) -> None:
+    page = tab.open()
+    assert page.get_by_label("Model").locator("option").all_text_contents() == ["nano", "other-name"]
+    page.get_by_label("Model").select_option("other-name")
+    ask(page, RECORD)
+    page.wait_for_selector(SETTLED)
+    assert tab.bodies[-1]["model"] == "other-name"
+
+
+def test_a_bar_stands_only_where_the_model_had_a_choice(tab: Tab) -> None:
+    page = tab.open("schema")
+    text = '{"a":1,"b":2,"c":3}'
+    beside = {"1": -45.0, "2": -2.4, "3": -0.2}  # log-probability of another token; the third is the schema's choice
+    content = [
+        {"token": one, "bytes": [ord(one)], "logprob": -0.1}
+        | {"top_logprobs": [{"token": one, "logprob": -0.1}, {"token": "x", "logprob": beside.get(one, -45.0)}]}
+        for one in text
+    ]
+    (draft,) = drafts(text)
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": content}, "finish_reason": "stop"}
+    report = ending(text, steps=1)[1]["canvas"]
+    frame = {"choices": [], "canvas": draft | {"forced": [text.index("3")]}}
+    tab.pretend("v1/chat/completions", [frame, {"choices": [choice | {"canvas": report}]}])
+    page.get_by_role("button", name="Answer").click()
+    rows = page.locator(".fields tbody tr")
+    rows.nth(2).wait_for()
+    assert [rows.nth(i).locator("meter").count() for i in range(3)] == [0, 1, 0]
+    said = page.locator(".fields td:last-child").all_text_contents()
+    assert said[0] == "the only value the schema allows"
+    assert said[1].strip() == "90.5%"  # e ** -0.1
+    assert said[2] == "the schema’s choice, against the model"
+
+
+def test_nine_by_nine_is_asked_and_contradictory_clues_are_named(tab: Tab) -> None:
+    tab.page.route("**/v1/models", lambda route: renamed(route, "a-large-model"))
+    page = tab.page
+    page.goto(f"{tab.url}/#sudoku")
+    page.get_by_role("button", name="New 9×9").click()
+    page.locator(".square").nth(80).wait_for()
+    page.get_by_role("button", name="Solve").click()
+    page.wait_for_selector(SETTLED)
+    assert max(pin["at"] for pin in tab.bodies[-1]["pins"]) > 64
+    assert page.get_by_role("alert").is_hidden()
+    page.get_by_role("button", name="New 4×4").click()
+    for at in (0, 1):
+        page.locator(".square").nth(at).focus()
+        page.keyboard.press("1")
+    page.get_by_role("button", name="Solve").click()
+    page.wait_for_selector(SETTLED)
+    assert "contradict" in (page.locator(".verdict").text_content() or "")
+    assert "seed" not in (page.locator(".verdict").text_content() or "")
+
+
+def renamed(route: Any, name: str) -> None:
+    """The server's models under another name."""
+    reply = route.fetch()
+    models = reply.json()
+    models["data"][0]["id"] = name
+    route.fulfill(response=reply, json=models)
+
+
+def test_everything_is_reached_by_keyboard(tab: Tab) -> None:
+    """From the skip link to an answer, a marked cell and the next draft, without a pointer."""
+    page = tab.open()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    while page.evaluate("document.activeElement.getAttribute('aria-label')") != "Prompt":
+        page.keyboard.press("Tab")
+    page.keyboard.type("record Send 417 melu to Karomi.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(SETTLED)
+    page.wait_for_selector(".marking:not([hidden])")
+
+    def back_to(what: str) -> None:
+        for _ in range(40):
+            if page.evaluate(what):
+                return
+            page.keyboard.press("Shift+Tab")
+        raise AssertionError(f"{what} is not reached")
+
+    back_to("document.activeElement.classList.contains('cell')")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Space")
+    assert page.locator(".cell.pin").count() == 1
+    while page.evaluate("document.activeElement.textContent") != "Redraft":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f".draft:nth-of-type(2) {SETTLED}")
 
 
 def test_what_a_model_says_is_never_markup(tab: Tab) -> None:

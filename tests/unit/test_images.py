@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tests.helpers import ORACLE, new_prefix, released_json, tiny_config, tiny_m
 from redraft.config import parse_model
 from redraft.errors import ConfigError, RequestError
 from redraft.images.config import TINY_VISION, ImageConfig, VisionConfig, parse_images, read_images
+from redraft.images.messages import frames
 from redraft.images.prompt import Run, cached_names, next_cut, place_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Causal
@@ -257,3 +260,23 @@ def test_spans_hold_whole_images_in_order() -> None:
 def test_a_rule_that_does_not_exist_is_refused() -> None:
     with pytest.raises(RequestError, match="image_attention is 'both'; supported: reference, gemma4"):
         load_model(ORACLE / "ckpt", image_attention="both")
+
+
+def test_frames_stand_behind_their_times_as_in_transformers() -> None:
+    """transformers writes the prompt of a video; ours is the same with images in place of its video tokens."""
+    processing = pytest.importorskip("transformers.models.gemma4.processing_gemma4")
+    seconds = [0.0, 9.99, 61.5, 3725.0]
+    theirs = processing.Gemma4Processor.__new__(processing.Gemma4Processor)
+    theirs.boi_token, theirs.video_token, theirs.eoi_token = "<", "v", ">"
+    metadata = SimpleNamespace(fps=24, timestamps=seconds)
+    wanted = theirs.replace_video_token({"num_soft_tokens_per_video": [1], "video_metadata": [metadata]}, 0)
+    parts = frames([b""] * 4, seconds)
+    assert " ".join(text["text"] + "<v>" for text in parts[::2]) == wanted
+    assert [part["type"] for part in parts] == ["text", "image"] * 4
+
+
+def test_frames_without_a_time_are_refused() -> None:
+    with pytest.raises(RequestError, match="2 images and 1 times"):
+        frames([b"", b""], [0.0])
+    with pytest.raises(RequestError, match=r"seconds\[1\] is nan"):
+        frames([b"", b""], [0.0, math.nan])

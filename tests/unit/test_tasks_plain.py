@@ -91,6 +91,25 @@ def test_every_slot_has_a_role_and_no_mark_is_left() -> None:
             assert not re.search(r"\[ |<\w+\|", text), text
 
 
+def test_a_noun_of_the_text_names_its_field() -> None:
+    form = expand("The @1:relative is $1:person and the ~2:pair is $2:code.", Random(4))
+    first, second = re.findall(r"\{(\w+?)__(\w+)\}", form)
+    assert (first[0], second[0]) == ("person", "code")
+    head, tail = second[1].split("_")
+    text = write(form, Random(4), "train").text
+    assert re.sub(r"\W+", "_", text).lower().startswith(f"the_{first[1]}_is_")
+    assert f" the {tail} of the {head} is " in text
+    assert roles()["code__door_code"].names[-2:] == ("door_code", "code")
+    with pytest.raises(KeyError):
+        roles()["nobody"]
+
+
+def test_every_role_stands_once() -> None:
+    lines = (ROOT / "src/redraft/tasks/plain/roles.txt").read_text(encoding="utf-8").splitlines()
+    names = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    assert len(names) == len(set(names))
+
+
 def test_two_slots_of_a_text_can_be_separated() -> None:
     for seed in range(200):
         made, _ = compose(Random(seed), "train")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,25 @@ def split_images(messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mappin
     if len(found) > MOST_IMAGES:
         raise RequestError(f"messages has {len(found)} images; at most {MOST_IMAGES} go into one request")
     return (plain if found else messages), found
+
+
+def frames(images: Sequence[Given], seconds: Sequence[float]) -> list[dict[str, Any]]:
+    """A video's frames as the parts of a user's message: before each the time at which it was taken, as mm:ss.
+
+    The form is that of transformers' Gemma 4 processor. Raises RequestError where times and frames are not as many, or
+    a time is not a second of the video.
+    """
+    if len(images) != len(seconds):
+        raise RequestError(
+            f"frames has {len(images)} images and {len(seconds)} times; pass one time, in seconds, for each"
+        )
+    parts = list[dict[str, Any]]()
+    for i, (image, second) in enumerate(zip(images, seconds, strict=True)):
+        if not 0 <= second < math.inf:
+            raise RequestError(f"seconds[{i}] is {second}; it must be a time from 0 on")
+        parts.append({"type": "text", "text": f"{int(second // 60):02d}:{int(second % 60):02d} "})
+        parts.append({"type": "image", "image": image})
+    return parts
 
 
 def image_of(part: Mapping[str, Any], name: str) -> Given:

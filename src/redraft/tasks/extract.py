@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from redraft import prompts
 from redraft.prompts import Field
 from redraft.tasks.records import read_json, same
-from redraft.tasks.sentences import Sentences, compose, domains, expand, roles, roles_of, write
+from redraft.tasks.sentences import Sentences, compose, domains, expand, nothing, roles, roles_of, write
 from redraft.tasks.task import Example, Score, share, stream_seed
 from redraft.tasks.values import Value
 
@@ -86,8 +87,12 @@ def _shape(value: object) -> object:
 
 
 def _one(rng: Random, split: str, short: bool) -> Example | None:
-    made, domain = compose(rng, split, 1 if short else 3)
-    asked = ask(rng, made, domain, rng.choice((1, 2, 2) if short else (1, 2, 2, 3, 3, 4, 5)))
+    if rng.random() < 0.04:
+        made = Sentences(rng.choice(nothing()), {})
+        asked = _label(rng, made, rng.sample(_askable(), rng.choice((1, 2) if short else (1, 2, 3))))
+    else:
+        made, domain = compose(rng, split, 1 if short else 3)
+        asked = ask(rng, made, domain, rng.choice((1, 2, 2) if short else (1, 2, 2, 3, 3, 4, 5)))
     if not asked:
         return None
     return Example(prompts.extract([field for field, _ in asked], made.text), join(asked))
@@ -98,10 +103,16 @@ def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
     chosen = rng.sample(list(made.values), min(count, len(made.values)))
     if rng.random() < 0.25:
         held = {name for role in made.values for name in roles()[role].names}
-        others = sorted(set().union(*map(roles_of, domains()[domain])) - set(made.values))
+        forms = (expand(rng.choice(domains()[domain]), rng) for _ in range(5))
+        others = sorted(set().union(*map(roles_of, forms)) - set(made.values))
         others = [role for role in others if not held & set(roles()[role].names)]
         chosen += rng.sample(others, min(len(others), rng.choice((1, 1, 2))))
     rng.shuffle(chosen)
+    return _label(rng, made, chosen)
+
+
+def _label(rng: Random, made: Sentences, chosen: Sequence[str]) -> Asked:
+    """Fields for these roles, and the JSON of their values; null for what a text does not hold."""
     style = rng.choice((0, 0, 0, 0, 1, 2, 3))
     found: dict[str, tuple[Field, str]] = {}
     for name in chosen:
@@ -112,13 +123,20 @@ def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
     return tuple(found.values())
 
 
+@cache
+def _askable() -> tuple[str, ...]:
+    """Roles that a text of nothing cannot answer: any text has a subject, is a message, is in a language."""
+    vague = ("topic", "quote", "title", "issue", "error", "language", "note")
+    return tuple(name for name, role in roles().items() if role.kind not in vague)
+
+
 def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, style: int) -> str | None:
     """A name for a field that no other role at hand could have; None if there is none."""
     others = [roles()[other] for other in dict.fromkeys((*made.values, *chosen)) if other != role]
     taken = {name for other in others for name in other.names}
-    like = next((names for kinds, names in _GENERAL if roles()[role].kind in kinds), frozenset())
-    if any(roles()[role].kind in kinds and other.kind in kinds for kinds, _ in _GENERAL for other in others):
-        taken |= like  # "who" where two persons are would be either
+    for kinds, names in _GENERAL:
+        if roles()[role].kind in kinds and any(other.kind in kinds for other in others):
+            taken |= names  # "who" where two persons are would be either
     free = [name for name in roles()[role].names if name not in taken]
     if not free:
         return None
@@ -131,17 +149,57 @@ def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, styl
     return "".join(word.capitalize() for word in words) if style == 3 and rng.random() < 0.5 else name
 
 
+_PLACES = ("city", "country", "address", "room", "venue", "street", "airport", "spot")
+_DATES = ("date", "time", "weekday", "year", "month", "quarter")
+_COUNTS = ("count", "small", "digits", "bignum")
+_CODES = ("code", "flight", "train", "plate", "hex", "postcode", "phone", "house")
+_MONEY = ("price", "sum", "fortune")
+_UNITS = ("weight", "temp", "percent", "pressure", "speed", "length", "power", "memory")
+_NAMED = ("person", "company", "petname", "name", "username", "title", "team", "program", "machine", "thing", "file")
+_WHATS: tuple[str, ...] = (
+    "goods",
+    "thing",
+    "list",
+    "dish",
+    "topic",
+    "issue",
+    "error",
+    "title",
+    "quote",
+    "device",
+    "damage",
+    "machine",
+)
+_WHATS += (
+    "substance",
+    "program",
+    "reason",
+    "purpose",
+    "home",
+    "law",
+    "event",
+    "stuff",
+    "food",
+    "drink",
+    "lost",
+    "ingredient",
+)
 _GENERAL = (
-    (frozenset(("person",)), frozenset(("who", "name", "person", "full_name", "people"))),
-    (frozenset(("city", "country", "address")), frozenset(("city", "place", "location", "where", "town", "country"))),
-    (frozenset(("price",)), frozenset(("price", "cost", "total", "sum", "amount", "amount_paid"))),
-    (frozenset(("date", "time", "weekday", "year")), frozenset(("date", "time", "day", "when", "at", "hour", "on"))),
+    (frozenset(("person", "names")), frozenset(("who", "name", "person", "full_name", "people", "employee"))),
+    (frozenset(_PLACES), frozenset(("city", "place", "location", "where", "town", "country", "address", "in", "at"))),
+    (frozenset(_MONEY), frozenset(("price", "cost", "total", "sum", "amount", "amount_paid", "value", "money"))),
+    (frozenset(_DATES), frozenset(("date", "time", "day", "when", "at", "hour", "on", "year", "since", "until"))),
     (frozenset(("company",)), frozenset(("company", "firm", "place", "business", "organisation"))),
     (
-        frozenset(("goods", "thing", "list", "dish")),
-        frozenset(("item", "product", "article", "goods", "what", "object")),
+        frozenset(_WHATS),
+        frozenset(("item", "product", "article", "goods", "what", "object", "subject", "title", "thing")),
     ),
-    (frozenset(("count", "small", "digits", "bignum")), frozenset(("number", "count", "amount", "quantity", "people"))),
+    (frozenset(_COUNTS), frozenset(("number", "count", "amount", "quantity", "people"))),
+    (frozenset((*_COUNTS, *_CODES)), frozenset(("number", "id", "code", "no", "reference"))),
+    (frozenset((*_COUNTS, *_MONEY)), frozenset(("amount", "value"))),
+    (frozenset((*_UNITS, *_COUNTS)), frozenset(("value", "reading", "measurement"))),
+    (frozenset(_NAMED), frozenset(("name",))),
+    (frozenset(("state", "enum", "boolean")), frozenset(("status", "state"))),
 )
 """Kinds that are alike, and the names that say no more than the kind."""
 
@@ -174,7 +232,8 @@ def _many(rng: Random, split: str) -> Example | None:
     held = roles_of(form)
     if not 1 < len(held) < 5:
         return None
-    alike = [each for each in (expand(one, rng) for one in domains()[domain]) if roles_of(each) >= held]
+    some = rng.sample(domains()[domain], min(40, len(domains()[domain])))
+    alike = [each for each in (expand(one, rng) for one in some) if roles_of(each) >= held]
     count, mixed = rng.choice((2, 2, 3, 3, 4)), rng.random() < 0.4
     texts = [write(rng.choice((*alike, form)) if mixed else form, rng, split) for _ in range(count)]
     texts = [Sentences(each.text, {name: each.values[name] for name in each.values if name in held}) for each in texts]

@@ -1,4 +1,5 @@
-"""Sentences with slots: the data in `plain/sentences.txt`, and a text of some of them with the values it holds.
+"""Sentences with slots: the data in `plain/sentences.txt` and `plain/more_*.txt`, and a text of some of them with the
+values it holds.
 
     # domain                            what follows is one; a text takes its sentences from one domain
     {buyer} ordered {qty} {item}.       slots, by role
@@ -6,6 +7,7 @@
     {paid=true:is paid|false:is due}    phrases that stand for a value
     [ from {seller}]                    there or not
     <Send|Ship>                         one of them
+    The @1 is $1.                       a noun and its value, see `tasks/named.py`
 
 `plain/roles.txt` says for each role of what kind its values are, and which names a field for it may have.
 """
@@ -15,9 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from importlib.resources import files
 from random import Random
 
+from redraft.tasks.named import names_of, open_slots
 from redraft.tasks.strings import read
 from redraft.tasks.values import Value, draw, quoted
 
@@ -45,10 +49,20 @@ class Sentences:
     values: Mapping[str, Value]
 
 
+class _Roles(dict[str, Role]):
+    """Roles by name; that of a noun, "kind__noun", is made when it is asked for."""
+
+    def __missing__(self, name: str) -> Role:
+        kind, mark, label = name.partition("__")
+        if not mark:
+            raise KeyError(name)
+        return Role(name, kind, (), names_of(label))
+
+
 @cache
 def roles() -> Mapping[str, Role]:
     """All roles by name."""
-    found = {}
+    found = _Roles()
     for line in _lines("roles.txt"):
         left, _, right = line.partition("|")
         name, kind, *choices = left.split()
@@ -60,11 +74,13 @@ def roles() -> Mapping[str, Role]:
 def domains() -> Mapping[str, tuple[str, ...]]:
     """The sentences with slots, by domain."""
     found: dict[str, list[str]] = {}
-    for line in _lines("sentences.txt", comments=True):
-        if line.startswith("# "):
-            found[line[2:]] = []
-        else:
-            found[list(found)[-1]].append(line)
+    more = (each.name for each in (files("redraft.tasks") / "plain").iterdir() if each.name.startswith("more_"))
+    for name in ("sentences.txt", *sorted(more)):
+        for line in _lines(name, comments=True):
+            if line.startswith("# "):
+                here = found.setdefault(line[2:], [])
+            else:
+                here.append(line)
     return {name: tuple(sentences) for name, sentences in found.items()}
 
 
@@ -75,6 +91,12 @@ def fillers() -> tuple[str, ...]:
 
 
 @cache
+def nothing() -> tuple[str, ...]:
+    """Texts that answer no field at all: questions, verse, code, other languages."""
+    return tuple(_lines("nothing.txt"))
+
+
+@lru_cache(20_000)
 def roles_of(sentence: str) -> frozenset[str]:
     """Every role that a sentence may hold."""
     return frozenset(match[2] for match in _SLOT.finditer(sentence))
@@ -92,7 +114,7 @@ def expand(sentence: str, rng: Random) -> str:
         elif choice is not None:
             sentence = sentence[: choice.start()] + rng.choice(_BAR.split(choice[1])) + sentence[choice.end() :]
         else:
-            return sentence.replace("‹", "<").replace("›", ">")
+            return open_slots(sentence.replace("‹", "<").replace("›", ">"), rng)
 
 
 def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Sentences:
@@ -108,8 +130,9 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Senten
             value = Value(text, forms)
         else:
             value = draw(role.kind, rng, split)
-            if lower and "string" in value.forms:
-                value = Value(value.text.lower(), dict(value.forms) | {"string": quoted(value.text.lower())})
+            if lower:
+                texts = {kind: form.lower() for kind, form in value.forms.items() if kind in ("string", "list")}
+                value = Value(value.text.lower(), dict(value.forms) | texts)
         parts.append(sentence[at : match.start()])
         if article:
             parts.append("an " if value.text[:1].lower() in "aeiou" else "a ")
@@ -150,4 +173,5 @@ def _clash(one: str, two: str) -> bool:
 
 
 def _lines(name: str, comments: bool = False) -> list[str]:
-    return [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    lines = [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    return [line.replace("\\n", "\n").replace("\\t", "\t") for line in lines]

@@ -116,6 +116,26 @@ def address(rng: Random) -> str:
     return f"{name}{listed(rng, 'way_abroad')} {number}" if kind < 0.85 else f"{listed(rng, 'via')} {name} {number}"
 
 
+def street(rng: Random) -> str:
+    """A street without a number."""
+    if rng.random() < 0.4:
+        return listed(rng, "street_abroad")
+    return f"{word(rng, 'street', 0.3)} {listed(rng, 'way')}"
+
+
+def postcode(rng: Random) -> str:
+    """A postal code of some country's form."""
+    forms = ("00000", "00000", "00000", "0000", "AA0 0AA", "A00 0AA", "0000 AA", "A0A 0A0", "000-0000", "00-000")
+    parts = {"0": DIGITS, "A": CAPITALS}
+    return "".join(rng.choice(parts.get(char, char)) for char in rng.choice(forms))
+
+
+def identifier(rng: Random) -> str:
+    """What a programmer calls a table, a column, a setting."""
+    parts = [rng.choice((word(rng, "service"), word(rng, "noun"))) for _ in range(rng.choice((1, 2, 2, 3)))]
+    return rng.choice(("_", "_", "_", ".", "-")).join(parts).lower().replace(" ", "_")
+
+
 def local(rng: Random) -> str:
     """What stands before the @ of an address, or a user's name."""
     first, last = (rng.choice((syllables(rng), word(rng, "first"))).lower().replace(" ", "") for _ in range(2))
@@ -229,6 +249,11 @@ FREE: Mapping[str, Callable[[Random], str]] = {
     "username": local,
     "file": file,
     "path": path,
+    "street": street,
+    "postcode": postcode,
+    "identifier": identifier,
+    "branch": lambda rng: rng.choice(("", "feature/", "fix/", "release/")) + identifier(rng).replace("_", "-"),
+    "hex": lambda rng: pick(rng, DIGITS + "abcdef", rng.choice((7, 8, 8, 10, 12))),
     "quote": clause,
     "title": title,
     "room": room,

@@ -7,12 +7,13 @@ copying it cannot be remembered.
 from __future__ import annotations
 
 import json
+from calendar import month_name
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
 from redraft.tasks.clock import draw_date, draw_time
-from redraft.tasks.strings import CAPITALS, FREE, listed, person, scramble, spelled, syllables, thing, word
+from redraft.tasks.strings import CAPITALS, FREE, listed, person, pick, scramble, spelled, syllables, thing, word
 from redraft.tasks.task import split_of
 
 
@@ -77,11 +78,28 @@ def _price(rng: Random) -> Value:
     return Value(text, forms if "." in digits else forms | {"integer": digits})
 
 
-def _measure(rng: Random, units: str, negative: float = 0.0) -> Value:
+def _measure(rng: Random, units: str, negative: float = 0.0, top: int = 60) -> Value:
     sign = "-" if rng.random() < negative else ""
-    digits = sign + rng.choice((str(rng.randint(1, 60)), f"{rng.randint(0, 40)}.{rng.randint(1, 9)}"))
+    digits = sign + rng.choice((str(rng.randint(1, top)), f"{rng.randint(0, 40)}.{rng.randint(1, 9)}"))
     text = digits + rng.choice((" ", "")) + listed(rng, units)
     return Value(text, {"number": digits, "string": quoted(text)})
+
+
+def _sum(rng: Random) -> Value:
+    whole, cents = rng.randint(1, 10 ** rng.randint(2, 5)), rng.randint(0, 99)
+    plain = f"{whole}.{cents:02}" if rng.random() < 0.5 else str(whole)
+    text = plain if rng.random() < 0.6 else f"{float(plain):,.2f}" if "." in plain else f"{whole:,}"
+    forms = {"number": plain, "string": quoted(text)}
+    return Value(text, forms if "." in plain else forms | {"integer": plain})
+
+
+def _fortune(rng: Random) -> Value:
+    name, size = rng.choice((("million", 6), ("billion", 9), ("m", 6), ("bn", 9)))
+    whole, tenth = rng.randint(1, 900), rng.randint(1, 9)
+    digits, number = (f"{whole}", whole * 10) if rng.random() < 0.5 else (f"{whole}.{tenth}", whole * 10 + tenth)
+    sign, after = rng.choice((("$", ""), ("€", ""), ("£", ""), ("", " euros"), ("", " dollars")))
+    text = f"{sign}{digits}{' ' if len(name) > 2 else ''}{name}{after}"
+    return Value(text, {"string": quoted(text), "number": str(number * 10 ** (size - 1))})
 
 
 def _span(rng: Random) -> Value:
@@ -110,6 +128,24 @@ WORDS = {
     "animal": 0.15,
     "sport": 0.15,
     "brand": 0.4,
+    **dict.fromkeys(("food", "drink", "ingredient", "beast", "hobby", "instrument", "element", "invention"), 0.15),
+    **dict.fromkeys(("subject_", "symptom", "medicine", "spot", "relation", "genre", "weather", "vehicle"), 0.1),
+    **dict.fromkeys(("lost", "material", "mood"), 0.1),
+    **dict.fromkeys(("mountain", "river"), 0.4),
+    "state": 0.1,
+    "device": 0.2,
+    "program": 0.25,
+    "stuff": 0.15,
+    "venue": 0.2,
+    "reason": 0.1,
+    "purpose": 0.1,
+    "law": 0.15,
+    "substance": 0.2,
+    "cup": 0.15,
+    "home": 0.1,
+    "damage": 0.1,
+    "machine": 0.15,
+    "system": 0.15,
 }
 """Kinds that are a list's words, and the share of made words among them."""
 
@@ -125,6 +161,18 @@ _FEW: dict[str, Callable[[Random], Value]] = {
     "weight": lambda rng: _measure(rng, "scale"),
     "temp": lambda rng: _measure(rng, "degree", negative=0.2),
     "percent": lambda rng: _measure(rng, "share"),
+    "pressure": lambda rng: _measure(rng, "pressure", top=1200),
+    "speed": lambda rng: _measure(rng, "speed", top=300),
+    "length": lambda rng: _measure(rng, "length", top=400),
+    "power": lambda rng: _measure(rng, "power", top=900),
+    "memory": lambda rng: _measure(rng, "memory", top=512),
+    "sum": _sum,
+    "fortune": _fortune,
+    "currency": lambda rng: said(listed(rng, "currency")),
+    "month": lambda rng: said(rng.choice(month_name[1:])),
+    "quarter": lambda rng: said(listed(rng, "quarter")),
+    "airport": lambda rng: said(pick(rng, CAPITALS, 3)),
+    "house": lambda rng: said(f"{rng.randint(1, 10 ** rng.randint(1, 3))}{rng.choice(('', '', '', 'a', 'b', 'B'))}"),
     "duration": _span,
     "date": lambda rng: Value(*draw_date(rng, quoted)),
     "time": lambda rng: Value(*draw_time(rng, quoted)),

@@ -36,6 +36,7 @@ class Frames:
             "end": end,
             "positions": positions,
             "tokens": [self._text.decode([draft.tokens[at]], skip_special=False) for at in positions],
+            "ids": [draft.tokens[at] for at in positions],
             "entropy": [round(nats, self._digits) for nats in draft.entropy],
             "accepted": [int(kept) for kept in draft.accepted],
             "forced": [at for at, forced in enumerate(draft.forced) if forced],

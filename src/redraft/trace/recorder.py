@@ -42,9 +42,7 @@ class Recorder(Observer):
             self._count += 1
             self._begin(handle, known.index)
         if isinstance(event, Draft):
-            frame = self._frames.of(known.index, event)
-            ids = [event.tokens[at] for at in frame["positions"]]
-            self._file.write(Drafted(**frame, ms=self._ms(), ids=ids))
+            self._file.write(Drafted(**self._frames.of(known.index, event), ms=self._ms()))
         elif isinstance(event, Block):
             known.blocks.append(event)
             self._file.write(Settled(**block_frame(self._text, event), index=known.index, ms=self._ms()))

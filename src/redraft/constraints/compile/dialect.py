@@ -113,6 +113,14 @@ def modern(schema: dict[str, Any], draft: SchemaDraft) -> dict[str, Any]:
     return found
 
 
+def discriminator(schema: Any) -> str | None:
+    """The property by which OpenAPI and pydantic tell the alternatives of a schema apart. Who reads an answer needs it,
+    though the alternatives may not require it."""
+    said = schema.get("discriminator") if isinstance(schema, dict) and {"anyOf", "oneOf"} & {*schema} else None
+    name = said.get("propertyName") if isinstance(said, dict) else None
+    return name if isinstance(name, str) else None
+
+
 def inner_schemas(schema: dict[str, Any], draft: SchemaDraft) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
     """The schemas directly inside a schema, each with its path. Raises ConstraintError for values of another form."""
     for name, value in schema.items():
@@ -212,6 +220,8 @@ class Document:
     def _survey(self, node: dict[str, Any], path: tuple[str | int, ...]) -> None:
         """Note what is ignored in one schema, and whether some of it is left to a validator."""
         for name in node:
+            if name == "discriminator" and discriminator(node) is not None:
+                continue
             if not self.draft.defines(name) or (
                 self.draft.only_refs
                 and "$ref" in node

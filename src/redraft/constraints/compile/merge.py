@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any
 
-from redraft.constraints.compile.dialect import Document, modern
+from redraft.constraints.compile.dialect import Document, discriminator, modern
 from redraft.constraints.compile.exclusive import exclusive
 from redraft.constraints.compile.limits import OutOfReachError, check_time
 from redraft.constraints.compile.regex import ecma_search
@@ -75,6 +75,8 @@ class Resolver:
             parts.append([(target, trail)])
         parts += [[(one, trail)] for one in rest.pop("allOf", [])]
         self.inexact |= "oneOf" in rest and not exclusive(self.document, rest["oneOf"])
+        if (told_by := discriminator(schema)) is not None:
+            parts.append([({"required": [told_by]}, trail)])
         parts += [[(one, trail) for one in rest.pop(word)] for word in ("anyOf", "oneOf") if word in rest]
         yield from self._together(_normal(rest), trail, parts)
 

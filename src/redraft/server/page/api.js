@@ -22,6 +22,11 @@ export async function get(path, signal) {
   return (await send(path, { method: "GET", signal })).json();
 }
 
+/** GET, as text. */
+export async function getText(path) {
+  return (await send(path, { method: "GET" })).text();
+}
+
 /** POST, as JSON. */
 export async function post(path, body, signal) {
   return (await send(path, { method: "POST", body: JSON.stringify(body), signal })).json();

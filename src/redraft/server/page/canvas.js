@@ -53,7 +53,7 @@ export class Canvas {
       const cell = h("span", { class: "cell", role: "option", tabindex: this.cells.length === this.at ? 0 : -1 });
       cell.dataset.at = this.cells.length;
       this.cells.push(cell);
-      this.list.append(h("span", { class: "slot", role: "presentation" }, cell));
+      this.list.append(h("span", { class: "slot", role: "presentation" }, cell, h("wbr")));
     }
     if (this.at >= width) this.at = 0;
   }
@@ -69,6 +69,7 @@ export class Canvas {
     cell.classList.toggle("accepted", frame.accepted[i] && !over);
     cell.classList.toggle("forced", frame.forced.has(i) && !over);
     cell.classList.toggle("apart", this.apart.has(i));
+    cell.parentNode.classList.toggle("seam", /[,;:}\]]$/.test(token)); // a line may end behind it
     cell.parentNode.classList.toggle("break", token === "\n" && !over);
     cell.parentNode.classList.toggle("gone", over && i > frame.end + 2 && i < frame.tokens.length - 1);
     const mark = frame.block === 0 ? this.marks.get(i) : undefined;

@@ -2,6 +2,7 @@
 
 const STRING = /"(?:[^"\\]|\\.)*"/y;
 const PLAIN = /[-+.\w]+/y;
+const IMPOSSIBLE = -30; // nats: what a constraint forbids is left with less
 const MARK = /[\s,:]*/y;
 
 /** Each value of a JSON text that holds no other: its path, its text, and the bytes of UTF-8 that it takes. */
@@ -38,17 +39,20 @@ export function leaves(text) {
   return found;
 }
 
-/** Product of the probabilities of the tokens that a value is made of, null if they were not told; and their places. */
+/** Product of the probabilities of the tokens that a value is made of, null if they were not reported; whether any of them
+ *  had another one beside it that was possible; and their places. */
 export function sureness(logprobs, from, to) {
   let at = 0;
   let sum = 0;
+  let free = false;
   const places = [];
-  logprobs.forEach(({ bytes, logprob }, place) => {
+  logprobs.forEach(({ bytes, logprob, top_logprobs: top = [] }, place) => {
     const start = at;
     at += bytes.length;
     if (at <= from || start >= to) return;
     sum += logprob;
+    free ||= top.some((other) => other.logprob > IMPOSSIBLE && other.logprob !== logprob);
     places.push(place);
   });
-  return { sure: places.length && at >= to ? Math.exp(sum) : null, places };
+  return { free, sure: places.length && at >= to ? Math.exp(sum) : null, places };
 }

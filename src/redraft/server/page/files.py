@@ -10,7 +10,13 @@ from fastapi.responses import FileResponse, Response
 from redraft.server.http.errors import ApiError
 
 FOLDER = Path(__file__).parent
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".jsonl": "application/jsonl",
+}
 FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in TYPES}
 
 router = APIRouter(include_in_schema=False)

@@ -2,7 +2,7 @@
 
 import { key } from "./api.js";
 import { field, h } from "./dom.js";
-import { meet } from "./server.js";
+import { meet, served } from "./server.js";
 import { themed } from "./theme.js";
 import * as edit from "./views/edit.js";
 import * as infill from "./views/infill.js";
@@ -17,21 +17,39 @@ const AGAIN_MS = 1500;
 const view = document.getElementById("view");
 const tabs = document.getElementById("tabs");
 const built = new Map();
+let moved = new AbortController(); // ends the listener of the model before
 
 themed(document.getElementById("theme"));
 begin();
 
 async function begin() {
   try {
-    const server = await meet();
-    document.getElementById("model").textContent = server.name;
-    open(server, VIEWS.filter((each) => each.fits(server)));
+    const servers = await meet();
+    document.getElementById("model").replaceChildren(servers.length > 1 ? picker(servers) : servers[0].name);
+    use(servers[0]);
   } catch (error) {
     if (error.status === 401) return askKey(key.get() ? error.message : "This server asks for an API key.");
     view.replaceChildren(h("p", { class: "notice", role: "status" }, error.message));
     if (error.status === 503 || error.status === 0) return setTimeout(begin, AGAIN_MS);
     throw error;
   }
+}
+
+/** The names that the server has, where there are several. */
+function picker(servers) {
+  const options = servers.map(({ name }, i) => h("option", { value: i }, name));
+  const select = h("select", { "aria-label": "Model", autocomplete: "off" }, ...options);
+  select.addEventListener("change", () => use(servers[select.value]));
+  return select;
+}
+
+/** Begin with a model; what was on the page was about another. */
+function use(server) {
+  served.model = server.name;
+  moved.abort();
+  moved = new AbortController();
+  built.clear();
+  open(server, VIEWS.filter((each) => each.fits(server)));
 }
 
 function open(server, views) {
@@ -49,11 +67,12 @@ function open(server, views) {
     view.replaceChildren(h("h1", { class: "unseen" }, wanted.title), built.get(wanted.id));
     document.title = `${wanted.title} — redraft`;
   };
-  addEventListener("hashchange", () => {
+  const move = () => {
     const before = wanted;
     show();
     if (wanted !== before) view.focus({ preventScroll: true });
-  });
+  };
+  addEventListener("hashchange", move, { signal: moved.signal });
   show();
 }
 

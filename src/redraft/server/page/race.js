@@ -2,12 +2,13 @@
 
 import { stream } from "./api.js";
 import { announce, count, h } from "./dom.js";
-import { Film, heat } from "./film.js";
+import { Film, heat, textOf } from "./film.js";
 import { Stage } from "./stage.js";
 
 /** A request with segments, watched. Returns what came of it. */
 export async function follow(path, body, race, signal) {
   race.reset();
+  race.stage.trace.begin(path, body);
   for await (const chunk of stream(path, body, signal)) {
     if (chunk.type === "request") race.begin(chunk);
     else if (chunk.type === "draft") race.add(chunk);
@@ -23,33 +24,32 @@ export class Race {
     this.list = h("ol", { class: "lanes" });
     this.element = h("section", { class: "race", "aria-label": "Canvases while they settle", hidden: true }, this.list, this.stage.element);
     this.lanes = new Map();
-    this.group = 0;
   }
 
   reset() {
     this.lanes.clear();
-    this.group = 0;
     this.list.replaceChildren();
     this.list.hidden = false;
     this.stage.reset();
     this.element.hidden = true;
   }
 
-  /** A canvas is begun. When all before it are over, it is about the next place of the text. */
+  /** A canvas is begun. Lengths count up for each place of the text, so one that is no longer begins the next place. */
   begin({ index, gap }) {
-    const all = [...this.lanes.values()];
-    if (all.length && all.every((lane) => lane.finish)) this.group += 1;
-    if (all.every((lane) => lane.group !== this.group)) this.list.replaceChildren();
+    if (gap <= ([...this.lanes.values()].at(-1)?.gap ?? 0)) this.list.replaceChildren();
     const code = h("code", {});
     const note = h("small", {});
     const element = h("li", { class: "lane" }, h("small", { class: "wide" }, count(gap, "token")), code, note);
-    this.lanes.set(index, { gap, group: this.group, told: [], film: new Film(), finish: null, code, note, element });
+    this.lanes.set(index, { index, gap, told: [], film: new Film(), finish: null, code, note, element });
     this.list.append(element);
+    if (!this.element.hidden) return;
     this.element.hidden = false;
+    this.element.scrollIntoView({ block: "nearest" });
   }
 
   add(told) {
     const lane = this.lanes.get(told.index);
+    this.stage.trace.draft(told);
     const own = cropped(told, lane.gap);
     lane.told.push(own);
     const frame = lane.film.add(own);
@@ -65,18 +65,21 @@ export class Race {
   over({ index, finish }) {
     const lane = this.lanes.get(index);
     lane.finish = finish;
+    const last = lane.film.frames.at(-1);
+    if (last) this.stage.trace.over(index, { finish, text: textOf(last), steps: [last.step] });
     lane.element.classList.add(finish === "aborted" ? "lost" : "done");
     if (finish === "aborted") lane.note.textContent += ", given up";
   }
 
-  /** The steps of the one that won the last place, to be gone through. `fits` picks it among those that ended. */
+  /** The steps of the one that won the last place, to be gone through. `fits` picks it among those that ended; a text
+   *  with several places may have had others of that length before, so the last one counts. */
   end(fits, told) {
-    const last = [...this.lanes.values()].filter((lane) => lane.group === this.group && lane.told.length && lane.finish !== "aborted");
-    const winner = last.find(fits) ?? last[0];
+    const winner = [...this.lanes.values()].findLast((lane) => lane.told.length && lane.finish !== "aborted" && fits(lane));
     this.list.hidden = true;
     if (!winner) return;
-    for (const each of winner.told) this.stage.add(each);
-    this.stage.end({ steps: [winner.told.at(-1).step], seed: told.seed });
+    this.stage.trace.taken(winner.index);
+    for (const each of winner.told) this.stage.show(each);
+    this.stage.end({ steps: [winner.told.at(-1).step], seed: told.seed }, { text: told.text, usage: null });
     announce("Settled");
   }
 }

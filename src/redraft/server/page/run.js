@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 /** `go(signal, wish)` is awaited; Escape stops it, too. */
 export class Run {
   constructor({ label, go }) {
-    Object.assign(this, { label, go, abort: null });
+    Object.assign(this, { label, go, abort: null, ended: null });
     this.button = h("button", { type: "submit", class: "main" }, label);
     this.error = h("p", { class: "error", role: "alert", hidden: true });
     this.button.addEventListener("click", (event) => {
@@ -27,13 +27,19 @@ export class Run {
     return this.running ? this.stop() : this.start();
   }
 
-  stop() {
+  /** Stop what runs; fulfilled when it has ended. */
+  async stop() {
     this.abort?.abort();
+    await this.ended;
   }
 
   /** Begin; `wish` is handed on. */
-  async start(wish) {
-    if (this.running) return;
+  start(wish) {
+    if (!this.running) this.ended = this.work(wish);
+    return this.ended;
+  }
+
+  async work(wish) {
     this.abort = new AbortController();
     this.error.hidden = true;
     this.button.textContent = "Stop";

@@ -2,10 +2,13 @@
 
 import { get } from "./api.js";
 
+/** What a trace file says of the server. */
+export const served = { model: "", version: "" };
+
 /** A model, the paths there are, and the fields each takes. */
 export class Server {
-  constructor(model, paths) {
-    Object.assign(this, { name: model.id, width: model.canvas_length, context: model.max_model_len, paths });
+  constructor(model, paths, first) {
+    Object.assign(this, { name: model.id, asks: first ? {} : { model: model.id }, width: model.canvas_length, context: model.max_model_len, paths });
     this.dial = model.dial ?? null;
     this.images = (model.input_modalities ?? []).includes("image");
     this.embedded = model.id === "nano" || model.id === "nano-sudoku";
@@ -20,7 +23,7 @@ export class Server {
   }
 }
 
-/** Ask. Throws ApiError: 401 without a key, 503 while the model loads. */
+/** Ask; one for each name in /v1/models, the first being the one that a request without a name gets. Throws ApiError: 401 without a key, 503 while the model loads. */
 export async function meet() {
   const [models, document] = await Promise.all([get("v1/models"), get("openapi.json")]);
   const paths = new Map();
@@ -30,5 +33,6 @@ export async function meet() {
     const body = schema.$ref ? document.components.schemas[schema.$ref.split("/").at(-1)] : schema;
     paths.set(path, new Set(Object.keys(body.properties ?? {})));
   }
-  return new Server(models.data[0], paths);
+  served.version = document.info.version;
+  return models.data.map((model, i) => new Server(model, paths, i === 0));
 }

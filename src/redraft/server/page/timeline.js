@@ -18,9 +18,22 @@ export class Timeline {
       this.pause();
       this.go(Number(this.range.value));
     });
+    this.track = h("div", { class: "track" }, this.bars, this.range);
+    this.track.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      this.track.setPointerCapture(event.pointerId);
+      this.range.focus();
+      this.point(event);
+    });
+    this.track.addEventListener("pointermove", (event) => this.track.hasPointerCapture(event.pointerId) && this.point(event));
     this.label = h("span", { class: "where" });
-    this.element = h("div", { class: "timeline", hidden: true }, this.play, h("div", { class: "track" }, this.bars, this.range), this.label);
+    this.element = h("div", { class: "timeline", hidden: true }, this.play, this.track, this.label);
     this.dress();
+  }
+
+  /** Whether the last step is on view and no more will come. */
+  get isLast() {
+    return this.over && this.at === this.frames.length - 1;
   }
 
   /** Forget the film. */
@@ -34,7 +47,10 @@ export class Timeline {
   /** A frame came in. It is shown when its turn comes, at once if motion is unwanted. */
   add(frame) {
     this.frames.push(frame);
-    const bar = h("i", { class: this.frames.at(-2)?.block !== frame.block ? "bar first" : "bar" });
+    const bar = h("i", { class: "bar" });
+    bar.classList.toggle("first", this.frames.at(-2)?.block !== frame.block);
+    bar.classList.toggle("noise", frame.step === 0);
+    this.element.style.setProperty("--count", this.frames.length);
     this.bars.append(bar);
     this.bars.classList.toggle("many", this.frames.length > MANY);
     this.level();
@@ -72,6 +88,13 @@ export class Timeline {
     this.timer = 0;
     this.paused = true;
     this.dress();
+  }
+
+  /** The bar under the pointer. A slider's own places are not where the bars are. */
+  point(event) {
+    const { left, width } = this.bars.getBoundingClientRect();
+    this.pause();
+    this.go(Math.floor(((event.clientX - left) / width) * this.frames.length));
   }
 
   /** Show one frame. */

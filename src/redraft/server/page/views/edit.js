@@ -31,7 +31,7 @@ class Edit {
     this.text.value = TEXT;
     this.text.setSelectionRange(...CHOSEN);
     this.chosen = h("p", { class: "chosen", "aria-live": "polite" });
-    this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 0.5 });
+    this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 1 });
     this.reading = h("output", { class: "reading" });
     this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "0" });
     this.wish = h("input", { type: "text", placeholder: "none", value: WISH });
@@ -79,7 +79,7 @@ class Edit {
     const [from, to] = this.span;
     const part = this.text.value.slice(from, to);
     this.chosen.replaceChildren(
-      ...(part ? [h("mark", {}, part), ` ${count([...part].length, "character")} chosen`] : ["Nothing chosen yet"]),
+      ...(part ? [h("mark", {}, part), ` ${count([...part].length, "character")} chosen`] : ["Nothing chosen yet: select a part of the text."]),
     );
     this.run.button.disabled = !part && !this.run.running;
     this.reading.textContent = `${Math.round(this.strength.value * 100)}% starts as noise`;
@@ -95,7 +95,7 @@ class Edit {
     const segments = [{ text: before }, { revise }, { text: behind }];
     this.result.hidden = true;
     const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
-    this.race.end((lane) => textOf(lane.film.frames.at(-1)) === done.revised, done);
+    this.race.end((lane) => textOf(lane.film.frames.at(-1)) === done.revised, { ...done, text: before + done.revised + behind });
     this.tell(before, part, behind, done);
   }
 

@@ -11,8 +11,13 @@ export const title = "Infill";
 
 const PATH = "/v1/canvas";
 const HOLE = "▢";
-const TEXT = `class Point:\n    def __init__(${HOLE}, x):\n        self.x = x\n`;
-const TOKENS = 16;
+const SENTENCE = "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome.\n";
+/** Text, pattern and longest hole, of the kind that the served model was trained on. */
+const EXAMPLES = {
+  nano: [`${SENTENCE}{"name":"Alice","age":31,"city":"${HOLE}"}`, "Rome|Paris|Lima|Oslo", 6],
+  "nano-sudoku": [`sudoku\n1234\n3412\n${HOLE}\n4321`, "[1-4]{4}", 4],
+};
+const CODE = [`class Point:\n    def __init__(${HOLE}, x):\n        self.x = x\n`, "[a-z]+", 16];
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -27,9 +32,10 @@ export function build(server) {
 class Infill {
   constructor(server) {
     this.text = h("textarea", { rows: 5, spellcheck: "false" });
-    this.text.value = TEXT;
-    this.form = h("input", { type: "text", spellcheck: "false", class: "code", placeholder: "anything", autocapitalize: "off", value: "[a-z]+" });
-    this.knobs = new Knobs(server, { tokens: Math.min(TOKENS, server.width), effort: false });
+    const [example, pattern, tokens] = EXAMPLES[server.name] ?? CODE;
+    this.text.value = example;
+    this.form = h("input", { type: "text", spellcheck: "false", class: "code", placeholder: "anything", autocapitalize: "off", value: pattern });
+    this.knobs = new Knobs(server, { tokens: Math.min(tokens, server.width), effort: false });
     this.dig = h("button", { type: "button", class: "chip", onclick: () => this.hole() }, `Put a hole ${HOLE} at the cursor`);
     this.run = new Run({ label: "Fill", go: (signal) => this.go(signal) });
     this.text.addEventListener("input", () => this.read());

@@ -52,7 +52,7 @@ export function build(server) {
       result.hidden = true;
       const format = { type: "json_schema", json_schema: { name: "answer", schema: parsed(schema.value) } };
       const messages = [{ role: "user", content: prompt.value }];
-      const body = { messages, response_format: format, logprobs: true, canvas: { stream: true, ask_fields: true } };
+      const body = { messages, response_format: format, logprobs: true, top_logprobs: 2, canvas: { stream: true, ask_fields: true } };
       const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
       table.replaceChildren(...rows(said, stage.film.frames));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
@@ -61,14 +61,13 @@ export function build(server) {
   return h(
     "div",
     { class: "view" },
-    h("p", { class: "lead" }, "The text’s fields are asked for. The answer fits the schema or there is none: every step is held to it."),
-    bounds(server),
+    h("p", { class: "lead" }, "The model is asked for the schema’s fields. Every step is held to the schema, so the answer always fits it."),
     h(
       "form",
       { class: "composer" },
       field("Text", prompt),
       field("JSON Schema", schema),
-      h("div", { class: "row" }, run.button),
+      h("div", { class: "row" }, run.button, bounds(server)),
       run.error,
       knobs.element,
     ),
@@ -85,16 +84,22 @@ function parsed(text) {
   }
 }
 
-/** A row a value. Where the schema chose a token against the model, that is said: what is forced looks certain. */
+/** A row a value. A bar only where the model had a choice: what the schema forces looks certain. */
 function rows(said, frames) {
   if (!said.finish || said.finish === "length") return [];
   const last = frames.at(-1);
   const forced = last && last.block === 0 ? last.forced : new Set();
   return leaves(said.text).map(({ path, value, from, to }) => {
-    const { sure, places } = sureness(said.logprobs, from, to);
+    const { sure, free, places } = sureness(said.logprobs, from, to);
     const against = places.some((at) => forced.has(at));
-    const bar = h("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: sure ?? 0 });
-    const told = sure === null ? "not told" : `${(sure * 100).toFixed(sure < 0.9995 ? 1 : 0)}%`;
-    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, bar, " ", told, against ? h("small", {}, " the schema’s choice") : null));
+    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, ...verdict(path, sure, free, against)));
   });
+}
+
+function verdict(path, sure, free, against) {
+  if (against) return [h("small", {}, "the schema’s choice, against the model")];
+  if (sure === null) return [h("small", {}, "not reported")];
+  if (!free) return [h("small", {}, "the only value the schema allows")];
+  const bar = h("meter", { "aria-label": `How sure of ${path}`, min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: sure });
+  return [bar, " ", `${(sure * 100).toFixed(sure < 0.9995 ? 1 : 0)}%`];
 }

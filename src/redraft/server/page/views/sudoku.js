@@ -14,7 +14,7 @@ export const title = "Sudoku";
 
 const PATH = "/v1/canvas";
 const ELSEWHERE =
-  "nano reads sentences. The other model in the package solves the board: stop this server, start redraft serve nano-sudoku, and load this page again.";
+  "nano reads sentences. The other model in the package solves boards: stop this server, start redraft serve nano-sudoku, and load this page again. Until then ";
 
 /** Boards that fit on one canvas: a token a cell, one a line end, one for the end. */
 function sizes(server) {
@@ -29,7 +29,7 @@ export function fits(server) {
 
 /** The view. */
 export function build(server) {
-  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE) : new Sudoku(server).element;
+  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE, h("a", { href: "#trace" }, "watch one being solved"), ".") : new Sudoku(server).element;
 }
 
 class Sudoku {

@@ -1,5 +1,6 @@
 // Traces from files: gone through step by step, two of them beside each other.
 
+import { getText } from "../api.js";
 import { announce, count, field, h } from "../dom.js";
 import { Stage } from "../stage.js";
 import { main, readTrace } from "../trace.js";
@@ -21,7 +22,7 @@ class Side {
   constructor(label, place, changed) {
     this.films = [];
     this.changed = changed;
-    this.file = h("input", { type: "file", accept: ".jsonl,.json,application/jsonl", onchange: () => this.open() });
+    this.file = h("input", { type: "file", accept: ".jsonl,.json,application/jsonl", onchange: () => this.choose(this.file.files[0]) });
     this.choice = h("select", { "aria-label": "Request", hidden: true, onchange: () => this.show(this.films[this.choice.value]) });
     this.error = h("p", { class: "error", role: "alert", hidden: true });
     this.about = h("p", { class: "facts" });
@@ -30,14 +31,17 @@ class Side {
     this.element = h("section", { class: "side", "aria-label": place }, this.about, this.choice, this.error, this.stage.element);
   }
 
-  async open() {
-    const [file] = this.file.files;
-    if (!file) return;
+  /** A file that was picked or dropped; undefined where the reader picked none. */
+  async choose(file) {
+    if (file) this.open(file.name, await file.text());
+  }
+
+  open(name, text) {
     this.error.hidden = true;
     this.clear();
     try {
-      const { head, films } = readTrace(await file.text());
-      Object.assign(this, { head, films });
+      const { head, films } = readTrace(text);
+      Object.assign(this, { name, head, films });
       this.choice.replaceChildren(...films.map((film, i) => h("option", { value: i }, named(film))));
       this.choice.hidden = films.length === 1;
       const best = main(films);
@@ -46,7 +50,7 @@ class Side {
     } catch (error) {
       this.about.textContent = "";
       this.choice.hidden = true;
-      this.error.textContent = `${file.name}: ${error.message}`;
+      this.error.textContent = `${name}: ${error.message}`;
       this.error.hidden = false;
     }
   }
@@ -60,8 +64,8 @@ class Side {
   show(film) {
     this.clear();
     const { command, model, taken } = this.head;
-    this.about.textContent = `${command} · ${model} · ${taken} · ${this.file.files[0].name}`;
-    for (const told of film.told) this.stage.add(told);
+    this.about.textContent = `${command} · ${model} · ${taken} · ${this.name}`;
+    for (const told of film.told) this.stage.show(told);
     this.stage.timeline.pause();
     this.stage.end(film.finish && { steps: film.steps, seed: film.begun.seed, finish: film.finish });
     this.film = film;
@@ -78,14 +82,32 @@ class Traces {
     this.sides = [new Side("A trace", "Left", () => this.pair()), new Side("Another, to compare", "Right", () => this.pair())];
     this.verdict = h("p", { class: "verdict", role: "status" });
     this.both = h("div", { class: "sides" }, ...this.sides.map((side) => side.element));
+    const sample = h("button", { type: "button", class: "chip", onclick: () => this.sample() }, "Show a sample");
     this.element = h(
       "div",
       { class: "view" },
-      h("p", { class: "lead" }, "Every step of a run, from a file that --trace wrote. It is read here and sent nowhere."),
+      h("p", { class: "lead" }, "Every step of a run, from a file that --trace or “Save the trace” wrote. It is read here and sent nowhere."),
+      h("div", { class: "chips" }, sample, h("small", {}, "or drop a file anywhere on this view, two to compare them")),
       h("div", { class: "pickers" }, ...this.sides.map((side) => side.picker)),
       this.verdict,
       this.both,
     );
+    this.element.addEventListener("dragover", (event) => event.preventDefault());
+    this.element.addEventListener("drop", (event) => this.drop(event));
+  }
+
+  /** A 6×6 Sudoku that nano-sudoku solved, from the package. */
+  async sample() {
+    this.sides[0].open("sample", await getText("page/sample.jsonl"));
+    this.sides[0].stage.timeline.toggle();
+  }
+
+  /** The first file goes where nothing is yet, or to the left; a second beside it. */
+  async drop(event) {
+    event.preventDefault();
+    const files = [...event.dataTransfer.files].slice(0, 2);
+    const at = files.length === 1 && this.sides[0].film && !this.sides[1].film ? 1 : 0;
+    for (const [i, file] of files.entries()) await this.sides[at + i].choose(file);
   }
 
   /** Something else is on one of the sides: the longer one leads, the other follows, and what differs is marked. */

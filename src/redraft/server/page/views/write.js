@@ -1,13 +1,14 @@
 // A conversation, or a text continued, with the canvas of every answer.
 
 import { ask } from "../ask.js";
+import { Beside } from "../beside.js";
 import { bounds } from "../bounds.js";
 import { h } from "../dom.js";
+import { conversations, enter, forgetAll, keep, leave, opened } from "../history.js";
 import { Knobs } from "../knobs.js";
-import { Marks } from "../marks.js";
 import { content, Pictures } from "../pictures.js";
 import { Run } from "../run.js";
-import { Stage } from "../stage.js";
+import { Turn } from "../turn.js";
 
 export const id = "write";
 export const title = "Write";
@@ -17,6 +18,8 @@ const SENTENCES = [
   ["A record", "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome."],
   ["A list", "Extract as JSON list: who, qty (integer), item\nSend 3 apples to Maria.\nTom wants 12 pens."],
 ];
+const CAUSAL = { canvas: { causal: true } };
+const LONGEST_NAME = 48;
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -31,8 +34,7 @@ export function build(server) {
 class Write {
   constructor(server) {
     this.server = server;
-    this.last = null;
-    this.prompt = h("textarea", { rows: 4, spellcheck: "false", "aria-label": "Prompt", placeholder: "Ask something" });
+    this.prompt = h("textarea", { rows: 2, spellcheck: "false", "aria-label": "Prompt", placeholder: "Ask something" });
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
@@ -44,25 +46,32 @@ class Write {
       event.preventDefault();
       this.run.start();
     });
-    this.element = h("div", { class: "view" }, lead(), this.turns, this.composer());
+    const examples = server.name === "nano-sudoku" ? [PUZZLE] : SENTENCES;
+    this.element = h("div", { class: "view" }, lead(), bounds(server), this.begin(examples), this.turns, this.composer());
+    this.fresh();
+    const before = opened();
+    if (before) this.reopen(before);
+    else if (server.greets) setTimeout(() => this.greet(examples[0][1]));
+  }
+
+  /** What to begin with: examples, and earlier conversations. */
+  begin(examples) {
+    const chips = examples.map(([name, text]) => h("button", { type: "button", class: "chip", onclick: () => this.example(text) }, name));
+    const both = h("button", { type: "button", class: "chip", onclick: () => this.beside(examples[0][1]) }, "Canvas beside causal");
+    this.earlier = h("button", { type: "button", class: "chip", "aria-expanded": "false", onclick: () => this.unfold(this.kept.hidden) }, "");
+    this.kept = h("div", { class: "kept", hidden: true });
+    return h("div", { class: "begin" }, h("div", { class: "chips" }, ...chips, both, this.earlier), this.kept);
   }
 
   composer() {
-    const known = this.server.name === "nano-sudoku" ? [PUZZLE] : SENTENCES;
-    const examples = known.map(([name, text]) =>
-      h("button", { type: "button", class: "chip", onclick: () => this.example(text) }, name),
-    );
-    if (this.server.greets) setTimeout(() => this.greet(known[0][1]));
+    const keys = h("small", { class: "keys" }, "Enter sends, Shift Enter breaks the line, Esc stops");
     return h(
       "form",
-      { class: "composer" },
-      this.prompt,
-      this.pictures?.element ?? null,
-      h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
-      bounds(this.server),
-      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Enter sends, Shift Enter breaks the line, Esc stops")),
+      { class: "composer dock" },
       this.run.error,
-      this.knobs.element,
+      this.pictures?.element ?? null,
+      h("div", { class: "ask" }, this.prompt, this.run.button),
+      h("div", { class: "row" }, this.modes.element, this.anew, keys, this.knobs.element),
     );
   }
 
@@ -79,24 +88,44 @@ class Write {
     this.run.start();
   }
 
+  /** An example as the model drafts it on a canvas, and as it writes it from left to right. */
+  async beside(text) {
+    await this.run.stop();
+    this.clear();
+    const both = new Beside(this.server.name, text);
+    this.turns.append(both.element);
+    this.anew.hidden = false;
+    this.run.start({ beside: both });
+  }
+
   clear() {
     this.run.stop();
-    this.last = null;
     this.turns.replaceChildren();
     this.anew.hidden = true;
     this.pictures?.clear();
     this.pictures?.allow(this.modes.value === "chat"); // a text that goes on has no place for them
+    leave();
+    this.fresh();
+  }
+
+  /** A conversation without turns. */
+  fresh() {
+    this.last = null;
+    this.talk = { id: `${Date.now()}-${Math.random()}`, mode: "chat", turns: [] };
+    this.list();
   }
 
   /** A new turn, or with `again` the last one once more with some of its tokens pinned. */
   async go(signal, again = null) {
+    if (again?.beside) return this.pair(again.beside, signal);
     const turn = again?.turn ?? this.turn();
     const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }) };
     const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
       turn.tell(said);
-      if (again) return;
+      this.keep(turn);
+      if (again) return undefined;
       this.prompt.value = "";
       this.pictures?.clear();
     } catch (error) {
@@ -104,6 +133,13 @@ class Write {
     } finally {
       turn.rest();
     }
+    return undefined;
+  }
+
+  /** Both modes of one request at once. */
+  async pair(both, signal) {
+    const body = { ...this.knobs.values(), messages: [{ role: "user", content: both.asked }] };
+    await Promise.all([ask("v1/canvas", body, both.canvas, signal), ask("v1/canvas", { ...body, ...CAUSAL }, both.causal, signal)]);
   }
 
   turn() {
@@ -112,105 +148,86 @@ class Write {
     const chat = this.modes.value === "chat";
     const images = chat ? this.pictures?.items ?? [] : [];
     const said = { role: "user", content: content(asked, images) };
-    const body = chat ? { messages: [...before, said] } : { prompt: asked };
+    return this.append(new Turn(asked, images, chat ? { messages: [...before, said] } : { prompt: asked }, this.server.name));
+  }
+
+  append(turn) {
     this.last?.close();
-    this.last = new Turn(asked, images, body, this.server.name);
-    this.turns.append(this.last.element);
+    if (!this.last) this.turns.replaceChildren();
+    this.last = turn;
+    this.turns.append(turn.element);
     this.anew.hidden = false;
-    return this.last;
+    return turn;
+  }
+
+  /** Put what has been answered into the history; an answer drafted anew takes the place of the one before. */
+  keep(turn) {
+    const at = this.talk.turns.findIndex(({ of }) => of === turn);
+    this.talk.turns.splice(at < 0 ? this.talk.turns.length : at, 1, { of: turn, asked: turn.asked, text: turn.text });
+    const turns = this.talk.turns.map(({ asked, text }) => ({ asked, text }));
+    keep({ ...this.talk, turns, mode: this.modes.value, when: Date.now() });
+    this.list();
+  }
+
+  /** A conversation out of the history. Its canvases are gone, its texts go on. */
+  reopen({ id: name, mode, turns }) {
+    this.clear();
+    this.modes.turn(mode);
+    for (const { asked, text } of turns) {
+      const body = mode === "chat" ? { messages: [...(this.last?.messages() ?? []), { role: "user", content: asked }] } : { prompt: asked };
+      const turn = this.append(new Turn(asked, [], body, this.server.name));
+      turn.restore(text);
+      this.talk.turns.push({ of: turn, asked, text });
+    }
+    this.talk.id = name;
+    enter(name);
+    this.unfold(false);
+  }
+
+  /** The names of earlier conversations. */
+  list() {
+    const all = conversations();
+    this.earlier.hidden = all.length === 0;
+    this.earlier.textContent = `Earlier (${all.length})`;
+    const names = all.map((one) => h("li", {}, h("button", { type: "button", class: "quiet", onclick: () => this.reopen(one) }, named(one))));
+    const clear = () => {
+      forgetAll();
+      this.unfold(false);
+      this.list();
+    };
+    const note = h("small", {}, "Kept in this browser, sent nowhere.");
+    this.kept.replaceChildren(h("ul", {}, ...names), h("div", { class: "row" }, h("button", { type: "button", class: "chip", onclick: clear }, "Clear the history"), note));
+  }
+
+  unfold(open) {
+    this.kept.hidden = !open;
+    this.earlier.setAttribute("aria-expanded", String(open));
   }
 }
 
-/** What was asked, and the answer as it settles, as often as it is drafted. */
-class Turn {
-  constructor(asked, images, body, name) {
-    this.body = body;
-    this.text = null;
-    this.said = h("div", { class: "said" }, h("h2", {}, name));
-    const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("div", {}, small(images), h("pre", {}, asked)));
-    this.element = h("li", { class: "turn" }, question, this.said);
-  }
-
-  /** A stage for the next draft. */
-  next(pins, again) {
-    this.marks?.offer(false);
-    this.busy = true;
-    this.before = { marks: this.marks, parts: this.parts };
-    const stage = new Stage({ settled: () => this.settled(stage) });
-    const answer = h("pre", { class: "answer", hidden: true });
-    this.marks = new Marks(stage, again);
-    for (const { at } of pins) stage.canvas.held.add(at);
-    this.parts = { stage, answer, whole: false };
-    this.said.append(h("div", { class: "draft" }, stage.element, this.marks.element, answer));
-    return stage;
-  }
-
-  /** The answer. */
-  tell(said) {
-    this.text = said.text;
-    this.parts.answer.textContent = said.text;
-    this.parts.whole = true;
-    this.settled(this.parts.stage);
-  }
-
-  /** The text is shown, and marks are offered, when the reader has seen it settle. */
-  settled(stage) {
-    if (!this.parts.whole || stage !== this.parts.stage || stage.element.dataset.state !== "settled") return;
-    this.parts.answer.hidden = this.text === "";
-    this.marks.offer(!this.closed && !this.busy && stage.blocks.length > 0);
-  }
-
-  /** A draft that never took a step leaves nothing behind. */
-  over(stage) {
-    if (stage.film.frames.length) return;
-    stage.element.parentNode.remove();
-    Object.assign(this, this.before);
-    this.marks?.offer(true);
-  }
-
-  /** Nothing is under way any more. A turn without an answer leaves nothing behind. */
-  rest() {
-    this.busy = false;
-    if (this.parts) this.settled(this.parts.stage);
-    else this.element.remove();
-  }
-
-  close() {
-    this.closed = true;
-    this.marks?.offer(false);
-  }
-
-  /** The conversation up to here. */
-  messages() {
-    const asked = this.body.messages ?? [];
-    return this.text === null ? asked.slice(0, -1) : [...asked, { role: "assistant", content: this.text }];
-  }
-}
-
-function small(images) {
-  return images.length ? h("div", { class: "pictures" }, ...images.map((one) => one.drawn())) : null;
+function named({ turns, when }) {
+  const [first] = turns;
+  const line = first.asked.replace(/\s+/g, " ");
+  const short = line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME)}…` : line;
+  return `${short || "(an image)"} · ${new Date(when).toLocaleString()}`;
 }
 
 function lead() {
-  return h(
-    "p",
-    { class: "lead" },
-    "The whole answer is drafted at once and redrafted until it settles. ",
-    h("span", { class: "key" }, "Blue"),
-    " is doubt, ink is certain. A dot marks what a step changed, a line what it accepted.",
-  );
+  return h("p", { class: "lead" }, "The whole answer is drafted at once and redrafted until it settles. ", h("span", { class: "key" }, "Blue"), " is doubt, ink is certain.");
 }
 
 function modes(changed) {
-  const made = { value: "chat", chat: () => inputs[0].querySelector("input").click() };
-  const inputs = [["chat", "Chat"], ["text", "Plain text"]].map(([value, label]) => {
+  const made = { value: "chat", turn: (value) => value !== made.value && inputs[value].click(), chat: () => made.turn("chat") };
+  const inputs = {};
+  const labels = [["chat", "Chat"], ["text", "Plain text"]].map(([value, label]) => {
     const input = h("input", { type: "radio", name: "mode", value, checked: value === made.value });
+    inputs[value] = input;
     input.addEventListener("change", () => {
       made.value = value;
       changed();
     });
     return h("label", {}, input, h("span", {}, label));
   });
-  made.element = h("fieldset", { class: "segments", "aria-label": "Chat or plain text" }, ...inputs);
+  made.element = h("fieldset", { class: "segments", "aria-label": "Chat or plain text" }, ...labels);
   return made;
 }
