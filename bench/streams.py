@@ -150,7 +150,7 @@ def record_of(figures: dict[str, Any]) -> Record:
 def main() -> None:
     """One record."""
     asked = arguments(__doc__ or "", count=600)
-    with served("--max-seconds", "120") as (url, pid):
+    with served("--max-seconds", "600") as (url, pid):
         figures = asyncio.run(load(url, pid, asked.count, progress))
     print(json.dumps(figures, indent=1), file=sys.stderr)
     finish(record_of(figures), asked.record)

@@ -110,8 +110,8 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     canvases = 1 if body.canvases is None else body.canvases
     if (readings := len(body.questions) * canvases) > BOUNDS["readings"].most:
         most = int(BOUNDS["readings"].most)
-        said = f"canvases is {canvases}: times {len(body.questions)} questions these are {readings}; at most {most}"
-        raise ApiError(400, said, param="canvases", code="invalid_value")
+        why = f"canvases is {canvases}: times {len(body.questions)} questions these are {readings}; at most {most}"
+        raise ApiError(400, why, param="canvases", code="invalid_value")
     gone, until = threading.Event(), time.monotonic() + service.settings.limits.request_sec
 
     def check() -> None:
