@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redraft.errors import RequestError, TextError
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
 
 MOST_RENDERED, MOST_RENDER_SEC = 2**24, 5.0
 """Characters that a template may print, or make in one step, and seconds that it may take."""
@@ -195,6 +198,27 @@ def _template_line(error: Exception) -> int | None:
     return line
 
 
+def _call(name: str, given: list[Any]) -> nodes.Call:
+    """A node of a template that calls one of ours."""
+    from jinja2 import nodes
+
+    return nodes.Call(nodes.Name(name, "load"), given, [], None, None)
+
+
+def _checked_call(called: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call. Raises _RefusedError if it is a text's method that would make much of little."""
+    own = getattr(called, "__wrapped__", called)  # jinja2 wraps a text's format
+    text, method = getattr(own, "__self__", None), getattr(own, "__name__", "")
+    if not isinstance(text, str):
+        return given
+    if method in NO_METHODS:
+        raise _RefusedError(f"the method {method} is not available")
+    if method == "join":
+        return (_checked("join", given[0], (text,), {}), *given[1:])
+    _checked(method, text, given, named)
+    return given
+
+
 def _environment() -> Any:  # a jinja2 environment, whose type is not imported at the top
     from jinja2 import nodes
     from jinja2.ext import Extension
@@ -217,14 +241,11 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
 
         def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802, jinja2's name
             self.generic_visit(node)
-            return call(JOIN, node.nodes)
+            return _call(JOIN, node.nodes)
 
         def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
             self.generic_visit(node)
-            return call(COUNT, [node]) if isinstance(node.arg, nodes.Slice) else node
-
-    def call(name: str, given: list[nodes.Expr]) -> nodes.Call:
-        return nodes.Call(nodes.Name(name, "load"), given, [], None, None)
+            return _call(COUNT, [node]) if isinstance(node.arg, nodes.Slice) else node
 
     class Bounded(ImmutableSandboxedEnvironment):
         """With a clock in every loop and macro, and an account of everything that is made."""
@@ -234,7 +255,7 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = Counting().visit(super()._parse(source, name, filename))
             for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-                node.body.insert(0, nodes.ExprStmt(call(TICK, [])))
+                node.body.insert(0, nodes.ExprStmt(_call(TICK, [])))
             return tree  # type: ignore[no-any-return]
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -242,15 +263,7 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
             return _counted(super().call_binop(context, operator, left, right))
 
         def call(__self, __context: Any, __obj: Any, *given: Any, **named: Any) -> Any:  # noqa: N805, jinja2's own form
-            own = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps a text's format
-            text, method = getattr(own, "__self__", None), getattr(own, "__name__", "")
-            if isinstance(text, str):
-                if method in NO_METHODS:
-                    raise _RefusedError(f"the method {method} is not available")
-                if method == "join":
-                    given = (_checked("join", given[0], (text,), {}), *given[1:])
-                else:
-                    _checked(method, text, given, named)
+            given = _checked_call(__obj, given, named)
             return _counted(super().call(__context, __obj, *given, **named))
 
     return Bounded(
