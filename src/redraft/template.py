@@ -1,7 +1,8 @@
-"""A checkpoint's chat template: a program of a stranger, in a sandbox, with a clock and a bound on its output.
+"""A checkpoint's chat template: a program of a stranger, in a sandbox, with a clock and bounds on what it makes.
 
-A clock ticks in every loop and macro, so that no template is endless, and what it prints is counted. What makes much
-of little in one step (a product, a power, a wide format) is refused.
+A clock ticks in every loop and macro, so that no template is endless. What it prints is counted, and so is every text
+and list that it makes on the way. A step that would make much of little (a product, a power, a format, a replacement)
+is refused before it is taken, and the filters and methods that do little else are not there.
 """
 
 from __future__ import annotations
@@ -12,12 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from redraft.errors import RequestError, TextError
 
+if TYPE_CHECKING:
+    from jinja2 import nodes
+
 MOST_RENDERED, MOST_RENDER_SEC = 2**24, 5.0
-"""Characters that a template may print, and seconds that it may take."""
+"""Characters that a template may print, or make in one step, and seconds that it may take."""
+
+MOST_MADE = 2**26
+"""Characters of all texts that it makes on the way, an entry of a list counting as eight."""
+
+MOST_BITS = 2**16
+"""Of a number."""
+
+NO_FILTERS = ("batch", "center", "format", "pprint", "slice", "urlize", "wordwrap", "xmlattr")
+NO_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format_map", "translate"})
+TICK, JOIN, COUNT = "0tick", "0join", "0count"
+"""Names of functions in a template that it cannot spell itself."""
 
 
 def strings_of(value: Any) -> Iterator[str]:
@@ -58,7 +74,7 @@ class ChatTemplate:
             raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
-        _RENDERING.until = time.monotonic() + MOST_RENDER_SEC
+        _RENDERING.until, _RENDERING.left = time.monotonic() + MOST_RENDER_SEC, MOST_MADE
         try:
             return "".join(self._bounded(values))
         except _RefusedError as refusal:
@@ -67,6 +83,8 @@ class ChatTemplate:
             line = _template_line(error)
             where = self.name if line is None else f"{self.name}, line {line}"
             raise TextError(f"{where}: {type(error).__name__}: {error}; correct the template or the messages") from None
+        finally:
+            _RENDERING.until = _RENDERING.left = float("inf")
 
     def _bounded(self, values: Mapping[str, Any]) -> Iterator[str]:
         left = MOST_RENDERED
@@ -79,9 +97,9 @@ class ChatTemplate:
 
 
 class _Rendering(threading.local):
-    """When the template of this thread has to have ended."""
+    """When the template of this thread has to have ended, and what it may still make."""
 
-    until = float("inf")
+    until = left = float("inf")
 
 
 _RENDERING = _Rendering()
@@ -91,6 +109,83 @@ def _tick() -> None:
     """In every round of a loop and every call of a macro."""
     if time.monotonic() > _RENDERING.until:
         raise _RefusedError(f"it takes more than {MOST_RENDER_SEC:g} seconds")
+
+
+def _counted(value: Any) -> Any:
+    """Something that was made, on the account."""
+    if isinstance(value, str | list | tuple | dict):
+        _RENDERING.left -= len(value) * (1 if isinstance(value, str) else 8)
+        if _RENDERING.left < 0:
+            raise _RefusedError(f"it makes texts of more than {MOST_MADE} characters on the way")
+    return value
+
+
+def _refuse(size: float, step: str) -> None:
+    """Of a step: refused if it would make more than a template may print."""
+    _tick()
+    if size > MOST_RENDERED:
+        raise _RefusedError(f"a {step} in it is too large")
+
+
+def _weight(value: Any, most: int = MOST_RENDERED) -> int:
+    """About the characters of a value's text, or more than `most`: a short list may hold a long text many times."""
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return 1
+    total = 2
+    for part in (part for pair in value.items() for part in pair) if isinstance(value, Mapping) else value:
+        total += 2 + _weight(part, most - total)
+        if total > most:
+            break
+    return total
+
+
+def _shown(value: Any) -> Any:
+    """A value that is about to be printed, or kept as part of a text."""
+    if not isinstance(value, str):
+        _refuse(_weight(value), "list")
+    return _counted(value)
+
+
+def _joined(*parts: Any) -> str:
+    """What `~` makes."""
+    _refuse(sum(map(_weight, parts)), "text")
+    return str(_counted("".join(map(str, parts))))
+
+
+def _checked(step: str, value: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """The value that a filter or a method of texts begins with. Raises _RefusedError if it would make much of it."""
+    numbers = [one for one in (*given, *named.values()) if isinstance(one, int)]
+    if any(abs(one) > MOST_BITS for one in numbers):
+        raise _RefusedError(f"a number for {step} in it is too large")
+    texts = [_weight(one) for one in (*given, *named.values())]
+    if step == "replace":
+        _refuse(len(str(value)) + str(value).count(str(given[0]) if given else "") * max(texts, default=0), step)
+    elif step == "join":
+        value = list(value)
+        _refuse(_weight(value) + len(value) * max(texts, default=0), step)
+    elif step == "format":
+        if re.search(r"\d{5}|\{[^{}]*\{", value):
+            raise _RefusedError("a format in it is too wide")
+        _refuse(len(value) + value.count("{") * (10**4 + max(texts, default=0)), step)
+    elif step == "indent":
+        _refuse((str(value).count("\n") + 1) * max([4, *numbers, *texts]) + len(str(value)), step)
+    elif step in ("string", "tojson"):
+        _refuse(_weight(value) * (1 + max([0, *numbers])), step)
+    return value
+
+
+def _as_filter(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter of jinja2's, bounded."""
+    ahead = 1 if hasattr(run, "jinja_pass_arg") else 0
+
+    @wraps(run)
+    def bounded(*given: Any, **named: Any) -> Any:
+        value = _checked(name, given[ahead], given[ahead + 1 :], named)
+        return _counted(run(*given[:ahead], value, *given[ahead + 1 :], **named))
+
+    return bounded
 
 
 def _template_line(error: Exception) -> int | None:
@@ -103,11 +198,33 @@ def _template_line(error: Exception) -> int | None:
     return line
 
 
-def _sandbox() -> Any:  # a jinja2 environment, whose type is not imported at the top
+def _call(name: str, given: list[Any]) -> nodes.Call:
+    """A node of a template that calls one of ours."""
+    from jinja2 import nodes
+
+    return nodes.Call(nodes.Name(name, "load"), given, [], None, None)
+
+
+def _checked_call(called: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call. Raises _RefusedError if it is a text's method that would make much of little."""
+    own = getattr(called, "__wrapped__", called)  # jinja2 wraps a text's format
+    text, method = getattr(own, "__self__", None), getattr(own, "__name__", "")
+    if not isinstance(text, str):
+        return given
+    if method in NO_METHODS:
+        raise _RefusedError(f"the method {method} is not available")
+    if method == "join":
+        return (_checked("join", given[0], (text,), {}), *given[1:])
+    _checked(method, text, given, named)
+    return given
+
+
+def _environment() -> Any:  # a jinja2 environment, whose type is not imported at the top
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.visitor import NodeTransformer
 
     class Generation(Extension):
         """`{% generation %}` marks the answer for trainers; here it prints its content."""
@@ -119,35 +236,74 @@ def _sandbox() -> Any:  # a jinja2 environment, whose type is not imported at th
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body).set_lineno(line)
 
-    class Bounded(ImmutableSandboxedEnvironment):
-        """With a clock in every loop and macro, and no operator that makes much of little."""
+    class Counting(NodeTransformer):
+        """What makes texts without a call."""
 
-        intercepted_binops = frozenset({"*", "**", "%"})
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802, jinja2's name
+            self.generic_visit(node)
+            return _call(JOIN, node.nodes)
+
+        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+            self.generic_visit(node)
+            return _call(COUNT, [node]) if isinstance(node.arg, nodes.Slice) else node
+
+    class Bounded(ImmutableSandboxedEnvironment):
+        """With a clock in every loop and macro, and an account of everything that is made."""
+
+        intercepted_binops = frozenset({"*", "**", "%", "+"})
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-            tree = super()._parse(source, name, filename)
+            tree = Counting().visit(super()._parse(source, name, filename))
             for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-                assert isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock)
-                node.body.insert(0, nodes.ExprStmt(nodes.Call(nodes.Name("_tick", "load"), [], [], None, None)))
-            return tree
+                node.body.insert(0, nodes.ExprStmt(_call(TICK, [])))
+            return tree  # type: ignore[no-any-return]
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            sizes = [len(part) if hasattr(part, "__len__") else abs(part) for part in (left, right)]
-            if operator == "**" and (sizes[0] > 2**16 or sizes[1] > 64):
-                raise _RefusedError("a power in it is too large")
-            if operator == "*" and sizes[0] * sizes[1] > MOST_RENDERED and type(left) is not type(right):
-                raise _RefusedError("a product in it is too large")
-            if operator == "%" and isinstance(left, str) and re.search(r"%[^a-z%]*(\d{5}|\*)", left):
-                raise _RefusedError("a format in it is too wide")
-            return super().call_binop(context, operator, left, right)
+            _check_binop(operator, left, right)
+            return _counted(super().call_binop(context, operator, left, right))
 
-    environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
-    environment.globals["_tick"] = _tick
+        def call(__self, __context: Any, __obj: Any, *given: Any, **named: Any) -> Any:  # noqa: N805, jinja2's own form
+            given = _checked_call(__obj, given, named)
+            return _counted(super().call(__context, __obj, *given, **named))
+
+    return Bounded(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", Generation],
+        finalize=_shown,
+    )
+
+
+def _sandbox() -> Any:
+    """An environment with the functions that transformers provides."""
+    environment = _environment()
+    environment.globals |= {TICK: _tick, JOIN: _joined, COUNT: _counted}
     del environment.globals["lipsum"]
     environment.filters["tojson"] = _to_json
+    kept = {name: run for name, run in environment.filters.items() if name not in NO_FILTERS}
+    environment.filters = {name: _as_filter(name, run) for name, run in kept.items()}
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
     return environment
+
+
+def _check_binop(operator: str, left: Any, right: Any) -> None:
+    """Refuse an operation that makes much of little."""
+    _tick()
+    sizes = [len(part) if hasattr(part, "__len__") else abs(part) for part in (left, right)]
+    bits = sum(part.bit_length() for part in (left, right) if isinstance(part, int))
+    if operator == "**" and (bits > 64 + 17 or sizes[0] > 2**16 or sizes[1] > 64):
+        raise _RefusedError("a power in it is too large")
+    if operator == "*" and (
+        bits > MOST_BITS or (sizes[0] * sizes[1] > MOST_RENDERED and type(left) is not type(right))
+    ):
+        raise _RefusedError("a product in it is too large")
+    if operator == "+" and any(hasattr(part, "__len__") for part in (left, right)):
+        _refuse(sum(sizes), "text")
+    if operator == "%" and isinstance(left, str):
+        if re.search(r"%[^a-z%]*(\d{5}|\*)", left):
+            raise _RefusedError("a format in it is too wide")
+        _refuse(len(left) + left.count("%") * (10**4 + _weight(right)), "format")
 
 
 def _raise(message: str) -> str:

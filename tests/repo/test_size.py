@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 42_900, TESTS: 27_600}
+WHOLE_WALLS = {SOURCE: 43_200, TESTS: 28_100}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 9_900,
+    "core": 9_970,
     "images": 670,
     "model/gpu": 1_800,
     "weights": 3_070,
@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 2_950,
     "measure": 2_800,
     "server": 5_530,
-    "operations": 1_980,
+    "operations": 2_015,
     "trace": 600,
     "distributed": 600,
     "cli": 4_700,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +14,15 @@ import pytest
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
-from tests.server.conftest import RECORD, Process
+from tests.server.conftest import RECORD, Process, inside
 
+from redraft.engine.events import Event
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.measure.process_memory import resident_mib
+from redraft.operations.engine import Engine
 from redraft.server.http.body import Body
+from redraft.server.http.limits import Limits
+from redraft.server.http.settings import Settings
 from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai.fields import Chat
 
@@ -172,3 +177,38 @@ def of_little_memory(server: Process) -> Iterator[None]:
     assert before is not None
     assert after is not None
     assert after - before < 60
+
+
+def test_what_compiles_longer_than_an_answer_may_take_is_refused(nano: Engine) -> None:
+    """A server of quick answers compiled for ten seconds first."""
+    for at in inside(nano, Settings(limits=Limits(request_sec=0.3))):
+        bomb = TURN | {"structured_outputs": {"regex": "(a|b)*a(a|b){17}"}}
+        reply = httpx2.post(f"{at.url}{PATH}", json=bomb, timeout=100)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_schema")
+        assert "0.3 seconds to compile" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("parse_special", "marks"), [(None, 0), (False, 0), (True, 1)])
+def test_a_mark_in_a_message_is_a_token_only_where_it_is_asked_for(
+    nano: Engine, parse_special: bool | None, marks: int
+) -> None:
+    """A user's text that spells the end of a turn forged one."""
+
+    class Prompts(Observer):
+        def event(self, handle: Submitted, event: Event) -> None:
+            seen.append(handle.request.prompt)
+
+    def prompt(content: str) -> Sequence[int]:
+        seen.clear()
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "parse_special": parse_special}
+        assert httpx2.post(f"{at.url}{PATH}", json=body, timeout=100).status_code == 200
+        return seen[0]
+
+    seen: list[Sequence[int]] = []
+    mark = nano.text.tokenizer.token_to_id("<turn|>")
+    assert mark is not None
+    with CancelScope(Prompts()) as scope:
+        for at in inside(nano.within(scope), Settings()):  # noqa: B007, `prompt` asks it
+            plain, forged = prompt("ab"), prompt("a<turn|>b")
+            assert [*forged].count(mark) == [*plain].count(mark) + marks
+            assert "a<turn|>b" in nano.text.decode(forged, skip_special=False)

@@ -16,6 +16,7 @@ from redraft.engine.dial import fingerprint
 from redraft.engine.request import Options, Request
 from redraft.operations.decide import BELIEF, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.operations.engine import Engine
+from redraft.server.http.limits import Limits
 from redraft.server.http.settings import Settings
 
 WRONG = ANSWER.replace("417", "418")
@@ -148,3 +149,19 @@ def test_what_a_decision_cannot_honour_is_refused_by_name(server: Process, field
     body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}], field: value}
     reported = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
     assert (reported.status_code, reported.json()["error"]["param"]) == (400, field)
+
+
+def test_questions_times_canvases_have_a_bound(server: Process) -> None:
+    """400 questions of 64 canvases each were 25,600 forwards of one request."""
+    body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}] * 9, "canvases": 57}
+    reported = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
+    assert (reported.status_code, reported.json()["error"]["param"]) == (400, "canvases")
+    assert "513; at most 512" in reported.json()["error"]["message"]
+
+
+def test_a_decision_ends_when_the_time_is_up(nano: Engine) -> None:
+    """It had no deadline: 64 canvases took ten seconds of a server that gives an answer one."""
+    for at in inside(nano, Settings(limits=Limits(request_sec=0.05))):
+        body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}] * 8, "canvases": 64}
+        reported = httpx2.post(f"{at.base}/decisions", json=body, timeout=100)
+        assert (reported.status_code, reported.json()["error"]["code"]) == (504, "deadline")

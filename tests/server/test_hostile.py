@@ -30,5 +30,4 @@ def test_hostile_requests_are_answered_and_leave_nothing() -> None:
         found = asyncio.run(measured(url, pid, 200, 1))
     assert not {status for status in found["statuses"] if int(status) >= 500} - {"503", "504"}
     assert sum(found["statuses"].values()) == 200, found["wrong"]
-    before, after = found["descriptors"]
-    assert after <= before + 2
+    assert "descriptors stayed open" not in found["broken"]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tests.helpers import listen
 
-from redraft.engine.events import Draft
+from redraft.engine.events import Draft, Event
 from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.engine.settings import LoopConfig
-from redraft.errors import RequestError, RunError
+from redraft.errors import DeadlineError, RequestError
 from redraft.operations.compete import Drop, compete
 from redraft.operations.edit import renoised
 from redraft.operations.engine import Engine
@@ -197,7 +198,27 @@ def test_an_edit_that_cannot_be_is_refused(
 
 
 def test_a_deadline_before_the_first_step_is_told(engine: Engine) -> None:
-    with pytest.raises(RunError, match="no canvas had taken a step after 1e-09 s"):
+    with pytest.raises(DeadlineError, match="after 1e-09 s"):
         engine.infill("a", "b", max_tokens=2, heal=False, options=Options(deadline_sec=1e-9))
-    with pytest.raises(RunError, match="no canvas had taken a step"):
+    with pytest.raises(DeadlineError, match="after 1e-09 s"):
         engine.edit("hello", (1, 3), options=Options(deadline_sec=1e-9))
+
+
+class Deadlines(Observer):
+    """Those of all requests, in the order of their first events."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Submitted, float | None] = {}
+
+    def event(self, handle: Submitted, event: Event) -> None:
+        self.seen.setdefault(handle, handle.request.deadline_sec)
+
+
+def test_a_deadline_is_for_all_gaps_of_a_call(engine: Engine) -> None:
+    """Each gap once had the whole of it, so a document of 64 gaps took 64 times as long as was allowed."""
+    noted = Deadlines()
+    with CancelScope(noted) as scope:
+        engine.within(scope).infill_all(["a", "b", "c", "d"], width=2, heal=False, options=Options(deadline_sec=100.0))
+    given = [*noted.seen.values()]
+    assert len(given) == 3
+    assert 100 > given[0] > given[1] > given[2] > 0  # type: ignore[operator]

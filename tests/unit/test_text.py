@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from redraft import template
 from redraft.config import CheckpointConfig, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import RequestError, TextError
+from redraft.measure.process_memory import peak_here_mib
 from redraft.text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, Text, read_text
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|think|>"]
@@ -345,12 +348,62 @@ def test_a_text_too_long_for_the_model_is_refused_before_it_is_tokenized(text: T
         "{{ 7 ** 10000000000 }}",
         "{{ '%1000000000d' % 7 }}",
         "{{ '%*d' % (1000000000, 7) }}",
+        "{% set _tick = 1 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        *(
+            "{% set n = namespace(s='a' * 9999999, l=[]) %}{% for i in range(9999) %}" + step + "{% endfor %}"
+            for step in (
+                "{% set n.s = n.s ~ n.s %}",
+                "{% set n.s = n.s + n.s %}",
+                "{% set n.l = n.l + [n.s ~ i] %}",
+                "{% set n.l = n.l + [n.s.upper()] %}",
+                "{% set n.l = n.l + [n.s[1:]] %}",
+                "{% set n.l = n.l + [n.s | title] %}",
+                "{% set n.l = n.l + [n.s | list] %}",
+                "{% set x %}{{ n.s }}{% endset %}{% set n.l = n.l + [x] %}",
+            )
+        ),
+        "{{ [['a' * 9999999] * 999] * 999 }}",
+        "{{ ([['a' * 9999999] * 999] * 999) | string }}",
+        "{{ (['a' * 9999999] * 9999) | join }}",
+        "{{ ''.join(['a' * 9999999] * 9999) }}",
+        "{{ ('a' * 9999999) | replace('a', 'a' * 9999999) }}",
+        "{{ ('a' * 9999999).replace('a', 'a' * 9999999) }}",
+        "{{ 'a'.center(10000000000) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ 'a' | indent(10000000000, true) }}",
+        "{{ [[1]] | tojson(indent=1000000000) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ ('{0}' * 9999).format('a' * 9999999) }}",
+        "{{ '{0:{1}}'.format(1, 1000000000) }}",
+        "{{ ('%s' * 9999) % ((['a' * 9999999] * 9999),) }}",
+        "{% set n = namespace(i=3) %}{% for i in range(99) %}{% set n.i = n.i * n.i %}{% endfor %}{{ n.i }}",
+        "{{ 1.5 | round(1000000000, 'ceil') }}",
     ],
 )
 def test_an_endless_template_ends(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It held its thread for ever, or took all memory."""
-    monkeypatch.setattr(template, "MOST_RENDER_SEC", 0.2)
+    """It held its thread for ever, or took all memory: texts joined again and again had no bound but the clock's."""
+    if "n.s" not in body:
+        monkeypatch.setattr(template, "MOST_RENDER_SEC", 0.2)
     folder = write_checkpoint(tmp_path)
     (folder / "chat_template.jinja").write_text(body, encoding="utf-8")
-    with pytest.raises((RequestError, TextError)):
+    before, began = peak_here_mib(), time.monotonic()
+    with pytest.raises((RequestError, TextError), match=r"too large|too wide|more than|available|filter|recursion"):
         read_text(folder, build_config()).chat(CONVERSATIONS[0])
+    assert peak_here_mib() - before < 700
+    assert time.monotonic() - began < 30
+
+
+def test_what_templates_join_is_what_jinja2_joins(tmp_path: Path) -> None:
+    """Counting changes nothing that is printed."""
+    body = (
+        "{% set n = namespace(s='') %}{% for m in messages %}{% set n.s = n.s ~ m.role ~ 1 ~ [2, 'x'] %}{% endfor %}"
+        "{{ n.s[1:] }}{{ n.s.split('1') | join('-') }}{{ n.s | replace('u', 'v') | upper | trim }}"
+        "{{ [1, 'a'] }}{{ 1.5 }}{{ 'x'.join('abc') }}{{ messages | tojson(indent=2) }}"
+        "{{ '%s-%d' % ('a', 3) }}{{ '{}!'.format(n.s) }}{{ messages | map(attribute='role') | join(', ') }}{{ none }}"
+        "{{ 'a\nb' | indent(2) }}{{ 3 * 4 + 2 ** 3 }}{{ [1] + [2] }}"
+    )
+    plain = ImmutableSandboxedEnvironment()
+    plain.filters["tojson"] = lambda value, indent: json.dumps(value, ensure_ascii=False, indent=indent)
+    folder = write_checkpoint(tmp_path, template=body)
+    shown = read_text(folder, build_config()).render(CONVERSATIONS[0])
+    assert shown == plain.from_string(body).render(messages=CONVERSATIONS[0])

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -35,6 +36,7 @@ from redraft.engine.runner import encode_prompt
 from redraft.errors import RequestError, refuse_nan
 from redraft.shapes import Float, Tensor
 
+T = TypeVar("T")
 MOST_CANVASES = 64
 BELIEF = "belief.json"  # in the checkpoint's folder
 
@@ -112,30 +114,44 @@ def write_belief(belief: Belief, folder: Path) -> None:
 
 
 def decide(
-    engine: Core, request: str | Request | ResolvedRequest, choices: Sequence[str], *, canvases: int = 1
+    engine: Core,
+    request: str | Request | ResolvedRequest,
+    choices: Sequence[str],
+    *,
+    canvases: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> Decision:
-    """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit."""
+    """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit.
+
+    `check` is called before every forward and every choice, and may raise to end the work.
+    """
     request = engine.resolve(request)
     _refuse(request, canvases)
     choices_source(choices)  # refuses what is no list of texts
     kept = list(dict.fromkeys(choices))
-    goals = [ready(choices_source([choice]), engine.vocabulary).start(request.width) for choice in kept]
-    found = [torch.tensor([goal(log_p).log_total for goal in goals]) for log_p in _read(engine, request, (), canvases)]
+    goals = [ready(choices_source([choice]), engine.vocabulary).start(request.width) for choice in _each(kept, check)]
+    read = _read(engine, request, (), canvases, check)
+    found = [torch.tensor([goal(log_p).log_total for goal in _each(goals, check)]) for log_p in read]
     return _decision(kept, found)
 
 
 def decide_all(
-    engine: Core, request: str | Request | ResolvedRequest, form: Form, *, canvases: int = 1
+    engine: Core,
+    request: str | Request | ResolvedRequest,
+    form: Form,
+    *,
+    canvases: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Decision]:
     """The shares of the choices of every slot of a form, all read from the same canvases.
 
-    A choice is read as the tokens it is encoded to. Raises RequestError for a form without a slot, one that the canvas
-    cannot hold, and choices of one slot that have not the same number of tokens.
+    A choice is read as the tokens it is encoded to; `check` is as in `decide`. Raises RequestError for a form without a
+    slot, one that the canvas cannot hold, and choices of one slot that have not the same number of tokens.
     """
     request = engine.resolve(request)
     _refuse(request, canvases)
     pins, slots = _laid_out(engine, request, form)
-    read = list(_read(engine, request, pins, canvases))
+    read = list(_read(engine, request, pins, canvases, check))
     return [_decision(slot.choices, [slot.log_p(log_p) for log_p in read]) for slot in slots]
 
 
@@ -225,16 +241,27 @@ def _refuse(request: ResolvedRequest, canvases: int) -> None:
             raise RequestError(f"{name} was given; a decision is read off a canvas of noise: leave it out")
 
 
+def _each(things: Sequence[T], check: Callable[[], None]) -> Iterator[T]:
+    for one in things:
+        check()
+        yield one
+
+
 @torch.inference_mode()
 def _read(
-    engine: Core, request: ResolvedRequest, pins: tuple[tuple[int, int], ...], canvases: int
+    engine: Core,
+    request: ResolvedRequest,
+    pins: tuple[tuple[int, int], ...],
+    canvases: int,
+    check: Callable[[], None],
 ) -> Iterator[Float[Tensor, "canvas vocab"]]:
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
+    check()
     for _ in encode_prompt(model, request, prefix):
-        pass
-    for number in range(canvases):
+        check()
+    for number in _each(range(canvases), check):
         noise = SeededNoise((request.seed + number) % 2**64)
         canvas = seeded(noise, request.width, request.vocab, SeedCanvas(pins))
         logits = request.policy.shaping.biased(model.denoise(canvas.tokens, None, prefix))

@@ -25,7 +25,7 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Options, ResolvedRequest
 from redraft.errors import RequestError
-from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
 from redraft.operations.variants import mean
@@ -91,7 +91,7 @@ def edit(
         before = engine.text.chat([{"role": "user", "content": prompts.edit(instruction, "".join(shown))}])
         before += encode(shown[0][-reach:], bos=False)
     options = seeded(options, seed)
-    revised, forwards = list[int](), 0
+    revised, forwards, left = list[int](), 0, shared_time(options)
     pieces = _pieces(source, engine.config.model.canvas_length - slack)
     if constraint and len(pieces) > 1:
         raise RequestError(
@@ -102,7 +102,7 @@ def edit(
         ahead = [token for other in pieces[i + 1 :] for token in other]
         around = GapContext((*before, *revised), (*ahead, *behind))
         most = slack if i == len(pieces) - 1 else 0
-        tokens, steps = _revise(engine, around, piece, i, strength, most, language, options)
+        tokens, steps = _revise(engine, around, piece, i, strength, most, language, left())
         revised, forwards = revised + tokens, forwards + steps
     decoded = engine.text.decode(revised) if language is None else spelt(engine.vocabulary, revised).decode()
     after = decoded.replace(UNREADABLE, "")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Options, Request, ResolvedRequest
-from redraft.errors import ConstraintError, RequestError, RunError
+from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.compete import Doubt, Drop, Result, compete
 from redraft.operations.gap_constraint import of_width
 
@@ -100,22 +101,27 @@ def compete_widths(
     """Canvases of several widths for one gap, of which the `keep` least doubtful go on: the width and what came of it.
 
     `asked` makes a width's request, or raises ConstraintError for one that no text has; so does this if there is no
-    other. `doubt` is given the width. Raises RunError if a deadline came before any canvas had taken a step.
+    other. `doubt` is given the width. Raises DeadlineError if it came before any canvas had taken a step; making the
+    requests, of which each may be held to a language, counts.
     """
     requests: dict[int, ResolvedRequest] = {}
     refused: ConstraintError | None = None
+    began = time.monotonic()
     for width in widths:
         try:
             requests[width] = asked(width)
         except ConstraintError as error:
             refused = error
+        else:
+            left_of(requests[width].deadline_sec, began)
     if refused is not None and not requests:
         raise refused
     tried = list(requests)
-    results = compete(engine, [*requests.values()], lambda at, nats: doubt(tried[at], nats), Drop(keep, JUDGED_AT))
+    timed = [replace(one, deadline_sec=left_of(one.deadline_sec, began)) for one in requests.values()]
+    results = compete(engine, timed, lambda at, nats: doubt(tried[at], nats), Drop(keep, JUDGED_AT))
     found = [(tried[result.place], result) for result in results]
     if not any(whole := [len(result.done.tokens) >= width for width, result in found]):
-        raise RunError(f"no canvas had taken a step after {requests[tried[0]].deadline_sec} s; raise deadline_sec")
+        raise DeadlineError(f"no canvas had taken a step after {requests[tried[0]].deadline_sec} s; raise deadline_sec")
     return list(itertools.compress(found, whole))
 
 
@@ -123,6 +129,20 @@ def seeded(options: Options, seed: int | None) -> Options:
     """The options with a seed: the one given, else their own, else one that is drawn."""
     own = options.seed if seed is None else seed
     return replace(options, seed=secrets.randbits(32) if own is None else own)
+
+
+def left_of(seconds: float | None, began: float) -> float | None:
+    """What is left of a deadline. Raises DeadlineError if nothing is."""
+    left = None if seconds is None else began + seconds - time.monotonic()
+    if left is not None and left <= 0:
+        raise DeadlineError(f"the time was up after {seconds} s, before the last canvas had begun; raise deadline_sec")
+    return left
+
+
+def shared_time(options: Options) -> Callable[[], Options]:
+    """The options of one call's canvases, asked for before each: their `deadline_sec` is for all of them."""
+    began = time.monotonic()
+    return lambda: replace(options, deadline_sec=left_of(options.deadline_sec, began))
 
 
 def refuse_decided(options: Options, call: str) -> None:

@@ -20,7 +20,7 @@ from redraft.engine.engine import Core
 from redraft.engine.handle import Handle
 from redraft.engine.request import DEFAULTS, Generation, Options
 from redraft.errors import ConstraintError, RequestError
-from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, span_language, spelt
 from redraft.operations.variants import mean
 
@@ -127,7 +127,7 @@ def infill_all(
     """
     if len(parts) < 2:
         raise RequestError(f"there are {len(parts)} parts; a gap needs a text on both sides, which may be empty")
-    options = seeded(options, seed)
+    left = shared_time(seeded(options, seed))
     filled, done = _bytes(parts[0]), list[Infill]()
     for i, part in enumerate(parts[1:], start=1):
         last = i == len(parts) - 1
@@ -140,7 +140,7 @@ def infill_all(
             ends=last,
             constraint=constraint,
             heal=heal,
-            options=options,
+            options=left(),
         )
         done.append(one)
         filled = done[-1].data

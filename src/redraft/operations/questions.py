@@ -45,29 +45,27 @@ def decide_questions(
     joint: bool = True,
     seed: int = 0,
     canvases: int = 1,
-    stopped: Callable[[], bool] = lambda: False,
+    check: Callable[[], None] = lambda: None,
 ) -> Readings:
-    """Decide every question, or those before `stopped` returns True.
+    """Decide every question.
 
-    `conversation` returns the messages that end with some instructions. With `joint`, questions share canvases. Raises
-    RequestError, and as `decide`.
+    `conversation` returns the messages that end with some instructions. With `joint`, questions share canvases. `check`
+    and what is raised are as in `decide`.
     """
     read = Readings()
     # A whole canvas: what stands behind a short answer is part of what the model expects.
     options = Options(seed=seed % 2**64, max_tokens=engine.config.model.canvas_length, preset="reference")
     for part in _parts(engine, questions, joint=joint):
-        if stopped():
-            break
         lines = [_FormLine(i + 1, questions[at]) for i, at in enumerate(part)]
         alone = questions[part[0]] if len(part) == 1 else None
         text = "\n".join(line.text(engine) for line in lines) if alone is None else alone.instructions
         request = engine.resolve(Request(conversation(text), options))
         read.tokens, read.forwards = read.tokens + len(request.prompt), read.forwards + canvases
         if alone is not None:
-            read.found.append(decide(engine, request, alone.choices, canvases=canvases))
+            read.found.append(decide(engine, request, alone.choices, canvases=canvases, check=check))
             continue
         form = [piece for line in lines for piece in line.form(engine)]
-        found = decide_all(engine, request, form, canvases=canvases)
+        found = decide_all(engine, request, form, canvases=canvases, check=check)
         read.found += [line.named(decision) for line, decision in zip(lines, found, strict=True)]
     return read
 

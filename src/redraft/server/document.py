@@ -10,6 +10,7 @@ from pydantic import Field
 
 from redraft.engine.request import Options
 from redraft.operations.engine import Engine
+from redraft.operations.gap import shared_time
 from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.infill import infill
 from redraft.server.http.body import Body, Flag, Share, Str, Tokens
@@ -90,7 +91,7 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
             parts.append("")
         parts[-1] += segment.text or ""
     text, found, forwards, seed = parts[0], [], 0, options.seed
-    holes = [segment.hole for segment in segments if segment.hole is not None]
+    holes, left = [segment.hole for segment in segments if segment.hole is not None], shared_time(options)
     for i, hole in enumerate(holes):
         wanted = GapConstraint(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
         done = infill(
@@ -102,7 +103,7 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
             ends=i == len(holes) - 1,
             constraint=wanted,
             heal=bool(hole.heal),
-            options=options,
+            options=left(),
         )
         text, forwards, seed = done.text, forwards + done.forwards, done.seed
         candidates = [{"text": one.gap, "tokens": one.width, "score": round(one.score, 4)} for one in done.candidates]

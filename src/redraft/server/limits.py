@@ -98,6 +98,7 @@ BOUNDS: Mapping[str, Bound] = {
     "options": _entries(255, "choices or levels of a question", 2),
     "option": _characters(1000, "one of these"),
     "canvases": _value(1, 64, "canvases of a decision"),
+    "readings": _value(1, 512, "questions times canvases of a decision"),
 }
 """Every bound by its name. Numbers are finite, too: JSON's 1e400 and Python's NaN are refused."""
 

@@ -115,6 +115,13 @@ def merge_adapter(model: DiffusionGemma, folder: Path) -> None:
     if packed := [slot.target for slot, _ in wanted if slot.target not in ours]:
         raise WeightsError(f"{folder}: {shown(packed)} is packed; merge the adapter into the plain checkpoint first")
     for slot, low in wanted:
+        if low.a.shape[-2] != settings["r"]:
+            raise WeightsError(
+                f"{folder}: {slot.stored} has rank {low.a.shape[-2]}; {CONFIG} has r {settings['r']}: fetch it again"
+            )
+        if not (low.a.isfinite().all() and low.b.isfinite().all()):
+            raise WeightsError(f"{folder}: the adapter of {slot.stored} holds NaN or infinity; train it again")
+    for slot, low in wanted:
         rows = ours[slot.target][slot.rows]
         rows.copy_((rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype))
 
@@ -162,6 +169,8 @@ def _low(slot: Slot, stored: Mapping[str, Tensor], used: set[str], folder: Path)
             " weights, so such an adapter cannot be merged: train it with redraft tune"
         )
     a, b = (part.float() for part in copies[0])
+    if a.ndim != 2 or b.ndim != 2:
+        raise WeightsError(f"{folder}: {slot.stored} is adapted by {a.ndim} and {b.ndim} axes; it takes two matrices")
     if len(slot.shape) == 3 and not a.shape[0] % slot.shape[0] and not b.shape[1] % slot.shape[0]:
         a = a.view(slot.shape[0], -1, a.shape[-1])
         b = b.view(b.shape[0], -1, slot.shape[0]).permute(2, 0, 1)

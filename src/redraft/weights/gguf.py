@@ -8,8 +8,9 @@ without a plan; a load says so. GGUF files are not written.
 
 from __future__ import annotations
 
+import mmap
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +134,68 @@ def _read(path: Path) -> list[Any]:
             f"{path} is a GGUF file, which needs the gguf package; run: pip install 'redraft[gguf]'"
         ) from None
     try:
+        _check_head(path)
         reader = GGUFReader(path)
         field = reader.get_field("general.architecture")
         found = None if field is None else field.contents()
+        _check_apart(reader.tensors)
     except (ValueError, OSError, IndexError, KeyError, OverflowError) as error:
         raise WeightsError(f"{path} is damaged or not a GGUF file ({error}); fetch it again") from None
     if found != ARCHITECTURE:
         raise WeightsError(f"{path} holds a model of architecture {found!r}; supported: {ARCHITECTURE!r}")
     return list(reader.tensors)
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of the kinds of numbers in a file's metadata."""
+_TEXT, _LIST = 8, 9
+_MOST_AXES = 4
+
+
+def _check_head(path: Path) -> None:
+    """Raise ValueError where the metadata claims more than the file holds: the package would believe it, and loop."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = 0
+
+        def take(count: int) -> int:
+            nonlocal at
+            if count > len(data) - at:
+                raise ValueError(f"{count} bytes are claimed at byte {at} of {len(data)}")
+            at += count
+            return at - count
+
+        def number(size: int) -> int:
+            start = take(size)
+            return int.from_bytes(data[start : start + size], "little")
+
+        def skip(kind: int, count: int = 1) -> None:
+            if kind in _SIZES:
+                take(count * _SIZES[kind])
+            elif kind == _TEXT:
+                for _ in range(count):
+                    take(number(8))
+            elif kind == _LIST and count == 1 and (inner := number(4)) != _LIST:
+                skip(inner, number(8))
+            else:
+                raise ValueError(f"a value of kind {kind} at byte {at}")
+
+        magic, version, tensors, keys = data[take(4) : at], number(4), number(8), number(8)
+        if magic != b"GGUF" or version not in (2, 3):
+            raise ValueError(f"it begins with {magic!r} and has version {version}; supported: GGUF 2 and 3")
+        for _ in range(keys):
+            skip(_TEXT)
+            skip(number(4))
+        for _ in range(tensors):
+            skip(_TEXT)
+            if (axes := number(4)) > _MOST_AXES:
+                raise ValueError(f"a tensor of {axes} axes")
+            take(8 * axes + 4 + 8)
+
+
+def _check_apart(tensors: Iterable[Any]) -> None:
+    """Raise ValueError for tensors that share bytes."""
+    end, before = 0, ""
+    for one in sorted(tensors, key=lambda one: int(one.data_offset)):
+        if int(one.data_offset) < end:
+            raise ValueError(f"{one.name} overlaps {before}")
+        end, before = int(one.data_offset) + int(one.n_bytes), one.name

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from redraft.engine.request import Generation
 from redraft.operations.engine import Engine
+from redraft.operations.gap import shared_time
 from redraft.options import Options
 from redraft.server.http.errors import unsupported
 from redraft.server.http.service import Service, note_prompts, service_of
@@ -78,7 +79,8 @@ async def respond_gap(request: Request, body: Sampling, gap: Gap, form: TextForm
 
 
 def _fill(gap: Gap, engine: Engine) -> list[Generation]:
-    return [_answer(gap, engine, (gap.seed + i) % 2**64) for i in range(gap.answers)]
+    left = shared_time(gap.options)
+    return [_answer(replace(gap, options=left()), engine, (gap.seed + i) % 2**64) for i in range(gap.answers)]
 
 
 def _answer(gap: Gap, engine: Engine, seed: int) -> Generation:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
-from redraft.constraints.compile.limits import CALLER
+from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, time_limit
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
@@ -43,12 +44,17 @@ class Service:
         ApiError if too much of that is under way."""
         if self._working >= 2 * self.settings.limits.in_flight:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
-        context = copy_context()
+        context, seconds = copy_context(), self.settings.limits.request_sec
         context.run(CALLER.set, _caller(request))
+
+        def timed() -> T:
+            with time_limit(replace(DEFAULT_LIMITS, seconds=seconds)):  # compiling takes no longer than an answer may
+                return work(*given)
+
         self._working += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: context.run(work, *given))
+            return await loop.run_in_executor(self._threads, lambda: context.run(timed))
         finally:
             self._working -= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +20,7 @@ from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import unless_gone
-from redraft.server.limits import within
+from redraft.server.limits import BOUNDS, within
 from redraft.server.openai.fields import Parts, Temperature, text_of
 from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import Json
@@ -106,7 +107,20 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     """Answer questions about a text."""
     service = service_of(request)
     service.check_name(body.model)
-    gone = threading.Event()
+    canvases = 1 if body.canvases is None else body.canvases
+    if (readings := len(body.questions) * canvases) > BOUNDS["readings"].most:
+        most = int(BOUNDS["readings"].most)
+        why = f"canvases is {canvases}: times {len(body.questions)} questions these are {readings}; at most {most}"
+        raise ApiError(400, why, param="canvases", code="invalid_value")
+    gone, until = threading.Event(), time.monotonic() + service.settings.limits.request_sec
+
+    def check() -> None:
+        if gone.is_set():
+            raise ApiError(GONE, "the client left")
+        if time.monotonic() > until:
+            said = "the time was up before every question was decided; send fewer questions, choices or canvases"
+            raise ApiError(504, said, code="deadline")
+
     turns = await run_in_threadpool(_turns, service, body.input)
     said = [part for turn in turns for part in _texts(turn["content"])]
     note_prompts(request, said + [one.said for one in body.questions])
@@ -118,12 +132,10 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
             [Question(one.said, [*_choices(one)]) for one in body.questions],
             joint=body.joint is not False,
             seed=body.seed or 0,
-            canvases=1 if body.canvases is None else body.canvases,
-            stopped=gone.is_set,
+            canvases=canvases,
+            check=check,
         )
         read = await unless_gone(request, service.on_thread(request, work), gone.set)
-    if gone.is_set():
-        return Response(status_code=GONE)
     belief = read_belief(service.engine)
     fitted = 1.0 if belief is None else belief.temperature
     temperature = fitted if body.temperature is None else body.temperature

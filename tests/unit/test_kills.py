@@ -1,0 +1,158 @@
+"""SIGKILL at random moments, two processes at once, Ctrl-C, fork, clocks: nothing half-written is taken for whole.
+
+A process that is killed is a fork of the test's, which has the imports behind it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.helpers import tiny_checkpoint, tiny_config
+from tests.training import rows
+from tests.unit.test_disk_cache import BYTES, SCHEMA, right, spelt
+from tests.unit.test_quantize import WIDE
+from tests.unit.test_tune import RECIPE
+
+from redraft.constraints.language import ready
+from redraft.constraints.sources import choices_source, schema_source
+from redraft.operations.engine import Engine
+from redraft.options import Options
+from redraft.tune.recipe import read_recipe
+from redraft.tune.train import train
+from redraft.weights.load import load_model
+from redraft.weights.plan import PLANS
+from redraft.weights.quantize import quantize_checkpoint
+
+FORK = multiprocessing.get_context("fork")
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+KILLS = 6
+
+
+def killed(work: Callable[[], object], seconds: float) -> bool:
+    """Run it in a process of its own and kill that; whether it still ran."""
+    process = FORK.Process(target=work)
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+@pytest.mark.slow
+def test_a_killed_quantize_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    plain, target, draw = tmp_path / "plain", tmp_path / "target", Random(1)
+    tiny_checkpoint(plain, tiny_config(**WIDE), max_shard_bytes=200_000)
+
+    def work(at: Path = target) -> None:
+        quantize_checkpoint(plain, at, PLANS["int4"], max_shard_bytes=60_000)
+
+    began = time.monotonic()
+    work(tmp_path / "whole")
+    seconds, count = time.monotonic() - began, 0
+    for _ in range(KILLS):
+        count += killed(work, draw.uniform(0, 0.8 * seconds))
+        if target.exists():
+            break
+    assert count, "none was killed: the run is too quick"
+    if not target.exists():
+        work()
+    for path in (tmp_path / "whole").iterdir():
+        assert (target / path.name).read_bytes() == path.read_bytes(), path.name
+    load_model(target)
+
+
+@pytest.mark.slow
+def test_a_killed_tune_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    recipe, folder, draw = read_recipe(tmp_path / "tiny.toml"), tmp_path / "run", Random(1)
+    began = time.monotonic()
+    whole = train(recipe, tmp_path / "whole")
+    seconds, count = time.monotonic() - began, 0
+    for _ in range(KILLS):
+        count += killed(lambda: train(recipe, folder), draw.uniform(0, 0.8 * seconds))
+        if (folder / "model.safetensors").exists():
+            load_model(folder)
+            break
+    assert count, "none was killed: the run is too quick"
+    train(recipe, folder)
+    assert rows(folder) == rows(whole)
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_two_processes_may_share_a_cache_of_languages(tmp_path: Path) -> None:
+    """They compile the same sources at the same time, and one is killed in the middle of it."""
+    words = [f"word{i}" for i in range(20)]
+
+    def work() -> None:
+        for word in words:
+            assert ready(choices_source([word]), BYTES, kept_in=tmp_path).holds(spelt(word))
+            assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
+
+    them = [FORK.Process(target=work) for _ in range(3)]
+    for one in them:
+        one.start()
+    time.sleep(0.05)
+    them[0].kill()
+    for one in them:
+        one.join()
+    assert [one.exitcode for one in them[1:]] == [0, 0]
+    work()
+    whole = [path for path in tmp_path.iterdir() if path.suffix == ".language"]
+    assert len(whole) == len(words) + 1
+
+
+def test_an_interrupt_at_any_moment_leaves_an_engine_that_answers(engine: Engine) -> None:
+    options = Options(max_tokens=64, seed=3)
+    expected = engine.generate("go on", options=options).text
+    draw, met = Random(2), 0
+    for _ in range(8):
+        timer = threading.Timer(draw.uniform(0.01, 0.15), os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            for _ in range(1000):
+                engine.generate("go on", options=options)
+        except KeyboardInterrupt:
+            met += 1
+        timer.join()
+        engine.loop.check()
+        assert not engine.loop.is_busy
+        assert engine.loop.num_bytes == 0
+    assert met == 8
+    assert engine.generate("go on", options=options).text == expected
+
+
+def test_a_fork_answers_as_its_parent_does(engine: Engine) -> None:
+    options = Options(max_tokens=16, seed=3)
+    expected = engine.generate("go on", options=options).text
+
+    def work() -> None:
+        assert engine.generate("go on", options=options).text == expected
+
+    child = FORK.Process(target=work)
+    child.start()
+    child.join(120)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
+    assert engine.generate("go on", options=options).text == expected
+
+
+def test_no_deadline_is_read_off_a_clock_that_jumps() -> None:
+    """The time of day stands in answers (`created`) alone: a clock that is set ends nothing early and nothing late."""
+    found = {
+        f"{path.relative_to(SOURCE / 'redraft')}"
+        for path in SOURCE.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\btime\.time(_ns)?\(", line) and "created" not in line
+    }
+    assert found == set()
