@@ -39,9 +39,9 @@ from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
-from redraft.server.canvas import Canvas
-from redraft.server.fim.edits import Edit
-from redraft.server.fim.infill import Fim, Hole
+from redraft.server.canvas import CanvasBody
+from redraft.server.fim.edits import EditBody
+from redraft.server.fim.infill import Fim, InfillHole
 from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
 from redraft.server.limits import BOUNDS
@@ -65,10 +65,13 @@ ENDPOINTS: Mapping[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/completions": (Completion, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
     "/v1/responses": (Responses, {"input": "record", "max_output_tokens": 8, "canvas": {"width": 16}}),
     "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
-    "/infill": (Hole, {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
+    "/infill": (InfillHole, {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
     "/completion": (LlamaCompletion, {"prompt": "record", "n_predict": 8, "canvas": {"width": 16}}),
-    "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
-    "/v1/canvas": (Canvas, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
+    "/v1/edit/completions": (
+        EditBody,
+        {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]},
+    ),
+    "/v1/canvas": (CanvasBody, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
     "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),
     "/tokenize": (Tokenize, {"prompt": "a"}),
     "/detokenize": (Detokenize, {"tokens": [1, 2]}),

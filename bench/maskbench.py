@@ -29,7 +29,7 @@ from llguidance import LLMatcher
 
 from key_orders import has_text
 from redraft.constraints.compile.dialect import URIS, draft_of, modern, nodes
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits
 from redraft.constraints.language import GuidedLanguage, Language, Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import schema_problems
@@ -95,7 +95,7 @@ def main() -> int:
         done = {row.name for row in rows}
         base = base_mb()
         left = [path for path in paths[: arguments.count or None] if path.stem not in done]
-        for row in tried(left, Limits(seconds=arguments.limit)):
+        for row in tried(left, CompileLimits(seconds=arguments.limit)):
             rows.append(row)
             if arguments.rows is not None:
                 with arguments.rows.open("a", encoding="utf-8") as lines:
@@ -142,7 +142,7 @@ def memory_mb(name: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-def tried(paths: list[Path], limits: Limits) -> Iterator[Row]:
+def tried(paths: list[Path], limits: CompileLimits) -> Iterator[Row]:
     """Every schema in turn."""
     vocabulary = vocabulary_of_all()
     for path in paths:
@@ -151,7 +151,7 @@ def tried(paths: list[Path], limits: Limits) -> Iterator[Row]:
         yield Row(split, path.stem, *one(found["schema"], found.get("tests", []), vocabulary, limits))
 
 
-def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary, limits: Limits) -> tuple[Any, ...]:
+def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary, limits: CompileLimits) -> tuple[Any, ...]:
     """The figures of one schema."""
     grammar = LLMatcher.grammar_from_json_schema(schema) if isinstance(schema, dict | str) else ""
     theirs = bool(grammar) and not LLMatcher.validate_grammar_with_warnings(grammar, vocabulary.llguidance)[0]

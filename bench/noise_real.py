@@ -26,7 +26,7 @@ from referencing.jsonschema import EMPTY_REGISTRY
 
 from noise import END, PAD, noise_answer
 from redraft.constraints.compile.dialect import validated_as
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.errors import ConstraintError, RedraftError
@@ -97,7 +97,7 @@ def main() -> int:
         rows = []
         if arguments.rows is not None and arguments.rows.exists():
             rows = [Answer(**json.loads(line)) for line in arguments.rows.read_text(encoding="utf-8").splitlines()]
-        for row in answers(paths[len(rows) : arguments.count], arguments.seed, Limits(seconds=arguments.limit)):
+        for row in answers(paths[len(rows) : arguments.count], arguments.seed, CompileLimits(seconds=arguments.limit)):
             rows.append(row)
             if arguments.rows is not None:
                 with arguments.rows.open("a", encoding="utf-8") as lines:
@@ -112,14 +112,14 @@ def main() -> int:
     return 0
 
 
-def answers(paths: list[Path], seed: int, limits: Limits) -> Iterator[Answer]:
+def answers(paths: list[Path], seed: int, limits: CompileLimits) -> Iterator[Answer]:
     """An answer for each schema."""
     for path in paths:
         schema = json.loads(path.read_text(encoding="utf-8"))["schema"]
         yield answered(path.stem, schema, f"{seed} {path.stem}", limits)
 
 
-def answered(name: str, schema: Any, seed: str, limits: Limits = DEFAULT_LIMITS) -> Answer:
+def answered(name: str, schema: Any, seed: str, limits: CompileLimits = DEFAULT_LIMITS) -> Answer:
     """What comes of noise for one schema."""
     source = random.Random(seed)
     draw = torch.Generator().manual_seed(source.getrandbits(60))

@@ -27,7 +27,7 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
-from redraft.weights.source import Source
+from redraft.weights.source import WeightSource
 
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
@@ -174,7 +174,7 @@ def tiny_checkpoint(folder: Path, config: ModelConfig | None = None, **options: 
 
 def vision_tensors(hidden: int) -> dict[str, Tensor]:
     """The oracle's vision tower, its projection cut to another width: transformers insists on having one."""
-    source, projection = Source(ORACLE / "ckpt"), "model.encoder.embed_vision.embedding_projection.weight"
+    source, projection = WeightSource(ORACLE / "ckpt"), "model.encoder.embed_vision.embedding_projection.weight"
     tensors = {name: source.read(name) for name in source.tensors if "vision" in name}
     return {name: tensor[:hidden] if name == projection else tensor for name, tensor in tensors.items()}
 

@@ -7,13 +7,13 @@ import typing
 from collections.abc import Iterator
 
 from redraft.server import document
-from redraft.server.canvas import Canvas, Place
-from redraft.server.fim.edits import Edit
-from redraft.server.fim.infill import Fim, Hole
+from redraft.server.canvas import CanvasBody, Place
+from redraft.server.fim.edits import EditBody
+from redraft.server.fim.infill import Fim, InfillHole
 from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
 from redraft.server.limits import BOUNDS
-from redraft.server.openai.decisions import Choice, Decisions, Predicate, Score
+from redraft.server.openai.decisions import ChoiceQuestion, Decisions, Predicate, ScoreQuestion
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
 from redraft.server.openai.response_fields import Responses
 
@@ -27,18 +27,18 @@ PAGES: dict[str, type[Body]] = {
     "`POST /v1/completions`": Completion,
     "`POST /v1/responses`": Responses,
     "`POST /v1/fim/completions`": Fim,
-    "`POST /infill`": Hole,
+    "`POST /infill`": InfillHole,
     "`POST /completion`": LlamaCompletion,
-    "`POST /v1/edit/completions`": Edit,
-    "`POST /v1/canvas`": Canvas,
+    "`POST /v1/edit/completions`": EditBody,
+    "`POST /v1/canvas`": CanvasBody,
     "One of `pins` or `given` of a canvas": Place,
     "One of `segments` of a canvas": document.Segment,
-    "`hole` of a segment": document.Hole,
+    "`hole` of a segment": document.DocumentHole,
     "`revise` of a segment": document.Revision,
     "`POST /v1/decisions`": Decisions,
     "One of `questions`: a predicate": Predicate,
-    "Or a choice": Choice,
-    "Or a score": Score,
+    "Or a choice": ChoiceQuestion,
+    "Or a score": ScoreQuestion,
 }
 
 

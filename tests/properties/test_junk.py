@@ -11,7 +11,7 @@ from jsonschema_rs import Draft202012Validator
 
 from redraft.constraints.compile.grammar import compile_grammar
 from redraft.constraints.compile.keywords import KEYWORDS
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.sources import choices_source
@@ -19,7 +19,7 @@ from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
 from schema_suite import written
 
-FEW = Limits(states=2_000, seconds=600.0)
+FEW = CompileLimits(states=2_000, seconds=600.0)
 """States bound the time here, so that a slow machine answers as a quick one does."""
 
 TYPES = ["string", "integer", "number", "boolean", "null", "object", "array"]

@@ -21,7 +21,7 @@ from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.measure.process_memory import resident_mib
 from redraft.operations.engine import Engine
 from redraft.server.http.body import Body
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.settings import Settings
 from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai.fields import Chat
@@ -181,7 +181,7 @@ def of_little_memory(server: Process) -> Iterator[None]:
 
 def test_what_compiles_longer_than_an_answer_may_take_is_refused(nano: Engine) -> None:
     """A server of quick answers compiled for ten seconds first."""
-    for at in inside(nano, Settings(limits=Limits(request_sec=0.3))):
+    for at in inside(nano, Settings(limits=ServerLimits(request_sec=0.3))):
         bomb = TURN | {"structured_outputs": {"regex": "(a|b)*a(a|b){17}"}}
         reply = httpx2.post(f"{at.url}{PATH}", json=bomb, timeout=100)
         assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_schema")

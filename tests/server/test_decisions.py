@@ -16,7 +16,7 @@ from redraft.engine.dial import fingerprint
 from redraft.engine.request import Options, Request
 from redraft.operations.decide import BELIEF, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.operations.engine import Engine
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.settings import Settings
 
 WRONG = ANSWER.replace("417", "418")
@@ -161,7 +161,7 @@ def test_questions_times_canvases_have_a_bound(server: Process) -> None:
 
 def test_a_decision_ends_when_the_time_is_up(nano: Engine) -> None:
     """It had no deadline: 64 canvases took ten seconds of a server that gives an answer one."""
-    for at in inside(nano, Settings(limits=Limits(request_sec=0.05))):
+    for at in inside(nano, Settings(limits=ServerLimits(request_sec=0.05))):
         body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}] * 8, "canvases": 64}
         reported = httpx2.post(f"{at.base}/decisions", json=body, timeout=100)
         assert (reported.status_code, reported.json()["error"]["code"]) == (504, "deadline")

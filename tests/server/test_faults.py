@@ -25,7 +25,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
 from redraft.operations.stream import AnswerStream
 from redraft.server.http.app import create_app
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
 from redraft.server.http.process import Server
 from redraft.server.http.service import Service
@@ -97,7 +97,7 @@ def test_a_gap_is_given_up_when_its_editor_has_gone_on(served: Inside) -> None:
 
 def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -> None:
     sink = io.StringIO()
-    for at in inside(nano, Settings(limits=Limits(stall_sec=0.3)), Log(sink), send_buffer=4096):
+    for at in inside(nano, Settings(limits=ServerLimits(stall_sec=0.3)), Log(sink), send_buffer=4096):
         slow = raw(
             at.url,
             ENDLESS | {"stream": True, "canvas": {"stream": True, "width": 32}, "logprobs": True, "top_logprobs": 20},
@@ -129,7 +129,7 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
         async def receive() -> Any:
             await asyncio.Event().wait()
 
-        stream = EventStream(chunks(), limits=Limits(stall_sec=1000.0, quiet_sec=0.02))
+        stream = EventStream(chunks(), limits=ServerLimits(stall_sec=1000.0, quiet_sec=0.02))
         await asyncio.wait_for(stream(SCOPE, receive, send), 20)
         return len(comments)
 
@@ -219,7 +219,7 @@ def test_nan_is_an_error_and_never_in_an_answer(
 
 
 def test_a_full_queue_is_reported_with_the_time_to_come_again(nano: Engine) -> None:
-    for at in inside(nano, Settings(limits=Limits(in_flight=4))):
+    for at in inside(nano, Settings(limits=ServerLimits(in_flight=4))):
         clients = [raw(at.url, ENDLESS | {"stream": i % 2 == 0}) for i in range(4)]
         assert eventually(functools.partial(so_many, at, 4))
         reported = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
@@ -286,7 +286,7 @@ def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
 
 def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_returned(nano: Engine) -> None:
     hard = ENDLESS | {"seed": 1}
-    for at in inside(nano, Settings(limits=Limits(request_sec=1.5, quiet_sec=0.1))):
+    for at in inside(nano, Settings(limits=ServerLimits(request_sec=1.5, quiet_sec=0.1))):
         began = time.monotonic()
         (choice,) = httpx2.post(at.url + PATH, json=hard | {"deadline_ms": 200_000.0}, timeout=100).json()["choices"]
         assert 1.4 < time.monotonic() - began < 100

@@ -14,8 +14,8 @@ from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
 from tests.server.conftest import RECORD, Process
 
-from redraft.server.canvas import Canvas
-from redraft.server.fim.infill import Fim, Hole
+from redraft.server.canvas import CanvasBody
+from redraft.server.fim.infill import Fim, InfillHole
 from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion
@@ -148,7 +148,7 @@ def test_every_field_that_the_openai_client_can_send_is_known(params: Any, model
     assert not unknown
 
 
-@pytest.mark.parametrize("model", [Chat, Completion, Fim, Hole, LlamaCompletion, Canvas, Responses])
+@pytest.mark.parametrize("model", [Chat, Completion, Fim, InfillHole, LlamaCompletion, CanvasBody, Responses])
 def test_no_field_is_in_two_classes(model: type[Body]) -> None:
     fields, neutral = set(model.model_fields), set(model.neutral)
     assert not fields & model.inert

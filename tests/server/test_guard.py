@@ -18,7 +18,7 @@ from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http.keys import digest_of, read_keys
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
 from redraft.server.http.settings import Settings
 
@@ -29,7 +29,7 @@ PATH = "/v1/chat/completions"
 @pytest.fixture
 def guarded(nano: Engine) -> Iterator[Inside]:
     keys = (digest_of("first-key"), digest_of("second-key"))
-    limits = Limits(body_bytes=2000, per_key=2, in_flight=3, choices=3)
+    limits = ServerLimits(body_bytes=2000, per_key=2, in_flight=3, choices=3)
     origins = ("https://app.example",)
     yield from inside(nano, Settings(keys=keys, limits=limits, origins=origins))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.metrics import merged
 from redraft.server.http.places import BLOCK_BYTES, blocks_of
 from redraft.server.http.relay import TRIES, Relay
@@ -40,7 +40,7 @@ def ask(
     body: bytes = b"{}",
     path: str = "/v1/chat/completions",
     method: str = "POST",
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     leaves: bool = False,
     figures: Mapping[str, bytes] | None = None,
 ) -> tuple[list[Message], list[str]]:
@@ -78,7 +78,7 @@ def ask(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    relay = Relay(replica, (Lost,), of_each, limits or Limits())
+    relay = Relay(replica, (Lost,), of_each, limits or ServerLimits())
     scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
     asyncio.run(asyncio.wait_for(relay(scope, receive, send), 30))
     return sent, did
@@ -140,7 +140,7 @@ def test_a_client_who_leaves_ends_the_work() -> None:
 
 
 def test_too_large_a_body_goes_nowhere() -> None:
-    sent, did = ask([], body=b"x" * 11, limits=Limits(body_bytes=10, image_body_bytes=10))
+    sent, did = ask([], body=b"x" * 11, limits=ServerLimits(body_bytes=10, image_body_bytes=10))
     assert (sent[0]["status"], did) == (413, [])
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redraft.constraints.compile.automaton import FAR, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.lift import build_trie, lift
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
@@ -125,7 +125,7 @@ def test_one_text_is_one_text() -> None:
 
 
 def test_a_limit_in_states_is_kept() -> None:
-    builder = Builder(Limits(states=50))
+    builder = Builder(CompileLimits(states=50))
     with pytest.raises(ConstraintError, match="over 50 states"):
         builder.finish(builder.literal(b"x" * 500))
 

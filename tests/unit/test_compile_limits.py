@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redraft.constraints.compile import limits
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.language import Source, Vocabulary, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
 from redraft.errors import BusyError, ConstraintError
@@ -55,7 +55,7 @@ def test_every_compile_ends_soon_after_its_limit(make: Callable[[], Source], par
     source, said = make(), ""
     began = time.process_time()
     try:
-        found = ready(source, BYTES, limits=Limits(seconds=0.5))
+        found = ready(source, BYTES, limits=CompileLimits(seconds=0.5))
         assert source.kind == "schema", "all else is refused"
         assert found.held in ("exact", "guided"), "which of them depends on the machine"
     except ConstraintError as error:
@@ -70,7 +70,7 @@ def test_every_compile_ends_soon_after_its_limit(make: Callable[[], Source], par
 def test_a_limit_in_states_names_its_part_too() -> None:
     wide = {"type": "object", "properties": {"long": {"type": "string", "maxLength": 150}}}
     with pytest.raises(ConstraintError, match='property "long" needs over 20 states; narrow its lengths'):
-        schema_source(wide).compile(Limits(states=20, seconds=60.0))
+        schema_source(wide).compile(CompileLimits(states=20, seconds=60.0))
 
 
 def test_a_small_constraint_waits_for_no_large_one() -> None:
@@ -79,7 +79,7 @@ def test_a_small_constraint_waits_for_no_large_one() -> None:
 
     def work(name: str, seconds: float) -> None:
         token = limits.CALLER.set(name[0])
-        with turns.turn(name), limits.time_limit(Limits(seconds=seconds + 2.0)):
+        with turns.turn(name), limits.time_limit(CompileLimits(seconds=seconds + 2.0)):
             begun.set()
             spent = 0.0
             while spent < seconds:
@@ -128,7 +128,7 @@ def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
 
 def test_what_took_too_long_is_refused_at_once_for_a_while(tmp_path: Path) -> None:
     source = regex_source("(a|b)*a(a|b){14}x")
-    short = Limits(seconds=0.001)
+    short = CompileLimits(seconds=0.001)
     with pytest.raises(ConstraintError, match="seconds to compile"):
         ready(source, BYTES, kept_in=tmp_path, limits=short)
     began = time.monotonic()
@@ -163,7 +163,7 @@ def test_bombs_are_refused_by_name_and_soon(make: Callable[[], Any], said: str) 
     """Ten thousand properties took thirteen seconds of the processor behind the limit, none of them on its clock."""
     schema, began = make(), time.process_time()
     with pytest.raises(ConstraintError, match=said):
-        ready(schema_source(schema), BYTES, limits=Limits(seconds=1.0))
+        ready(schema_source(schema), BYTES, limits=CompileLimits(seconds=1.0))
     assert time.process_time() - began < 1 + 5
 
 

@@ -22,7 +22,7 @@ from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.gpu.graph import GraphedStep, Placed, Places
+from redraft.model.gpu.graph import GraphedStep, GraphPlaces, Placed
 from redraft.model.head import Head, read_head
 from redraft.model.rows import Mode, Span
 
@@ -55,7 +55,7 @@ def test_answers_in_standing_memory_are_the_same_bit_for_bit(shape: str) -> None
     """Alone over several blocks, one after another, and two at once, which share forwards for a while."""
     model = model_of(shape)
     loop = Loop(model, LoopConfig())
-    loop.runner.places = Places(model)
+    loop.runner.places = GraphPlaces(model)
     first, second, third = (request_of(model, 9 + 40 * seed, seed) for seed in (1, 2, 3))
     wanted = [list(run_alone(model, one, SeededNoise(one.seed))) for one in (first, second, third)]
     assert told(loop, first) == wanted[:1]
@@ -166,7 +166,7 @@ def test_graphs_are_refused_where_there_is_no_gpu_and_left_out_by_default() -> N
 
 def test_standing_buffers_shrink_again() -> None:
     model = model_of("plain layers")
-    places = Places(model)
+    places = GraphPlaces(model)
     large, small = places.prefix(900, []), places.prefix(20, [])
     assert large is not None
     assert small is large, "a large one serves a small request"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
@@ -22,7 +22,7 @@ from redraft.operations.engine import Engine
 WORDS = [b'"}', b'":', b'": ', b'","', b'{"', b"[]", b"}]", b"  ", b"\n  ", b"div", b"label", "größe".encode(), b" the"]
 PIECES = (None, None, *(bytes([byte]) for byte in range(256)), *WORDS)
 VOCABULARY = Vocabulary(PIECES, frozenset({0}), frozenset({0, 1}))
-FEW = Limits(states=60)
+FEW = CompileLimits(states=60)
 INTERFACE: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -196,8 +196,10 @@ def test_a_guided_answer_that_a_validator_is_against_is_tried_again_or_an_error(
         assert done.constraint == "guided"
 
 
-@pytest.mark.parametrize("limits", [Limits(), FEW])
-def test_without_max_tokens_an_answer_has_the_room_that_the_shortest_needs(engine: Engine, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [CompileLimits(), FEW])
+def test_without_max_tokens_an_answer_has_the_room_that_the_shortest_needs(
+    engine: Engine, limits: CompileLimits
+) -> None:
     """A valid schema was refused because the checkpoint's own number of tokens was below its shortest answer."""
     names = [f"n{i}" for i in range(16)]
     schema = {"type": "object", "properties": {key: {"type": "integer"} for key in names}, "required": names,

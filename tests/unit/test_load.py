@@ -16,7 +16,7 @@ from torch import Tensor
 from redraft.errors import RunError, WeightsError
 from redraft.weights import build
 from redraft.weights.load import load_model
-from redraft.weights.source import SINGLE, Source, Stored, locate
+from redraft.weights.source import SINGLE, Stored, WeightSource, locate
 
 UP = "model.decoder.layers.0.mlp.up_proj.weight"
 EMBED = "model.decoder.embed_tokens.weight"
@@ -61,9 +61,9 @@ def test_one_stored_tensor_is_in_memory_at_a_time(
     tiny_checkpoint(tmp_path, max_shard_bytes=shard_bytes)
     given: list[weakref.ref[Tensor]] = []
     alive = []
-    stream = Source.stream
+    stream = WeightSource.stream
 
-    def counted(source: Source, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
+    def counted(source: WeightSource, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
         for stored, tensor in stream(source, names):
             given.append(weakref.ref(tensor))
             alive.append(sum(one() is not None for one in given))
@@ -71,7 +71,7 @@ def test_one_stored_tensor_is_in_memory_at_a_time(
             del tensor
             yield pair.pop()
 
-    monkeypatch.setattr(Source, "stream", counted)
+    monkeypatch.setattr(WeightSource, "stream", counted)
     load_model(tmp_path)
     assert len(alive) > 20
     assert set(alive) == {1}

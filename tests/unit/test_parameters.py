@@ -16,7 +16,7 @@ from tests.helpers import DATA, released_json, tiny_config, tiny_model
 from redraft.config import ModelConfig, parse_model
 from redraft.measure.parameters import count_parameters, stored_bytes
 from redraft.weights.memory import STEP_LOGITS
-from redraft.weights.source import Source, locate
+from redraft.weights.source import WeightSource, locate
 
 RELEASED: ModelConfig = parse_model(released_json())[0]
 
@@ -123,7 +123,7 @@ def test_bytes_on_disk_by_format(headers: list[tuple[str, int]], wanted: dict[st
 
 def test_the_model_in_the_package_weighs_what_its_file_weighs() -> None:
     folder = locate("nano-sudoku")
-    stored = Source(folder).tensors.values()
+    stored = WeightSource(folder).tensors.values()
     num_bytes = sum(stored_bytes((one.dtype, prod(one.shape)) for one in stored).values())
     whole = (folder / "model.safetensors").stat().st_size
     assert 0 < whole - num_bytes < 100_000, "the rest is the file's header"

@@ -17,7 +17,7 @@ from PIL import Image
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig, VisionConfig
-from redraft.images.pixels import Limits, fitted_size, load_rgb, prepare, read_picture
+from redraft.images.pixels import ImageLimits, fitted_size, load_rgb, prepare, read_picture
 
 SHAPE = VisionConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
 CONFIG = ImageConfig(SHAPE, begin=3, placeholder=4, end=5)
@@ -175,18 +175,18 @@ def test_what_is_no_usable_image_is_refused_by_name(data: bytes, said: str, tmp_
 def test_limits_are_the_callers() -> None:
     data = saved(drawn(40, 30))
     with pytest.raises(RequestError, match=f"^the image has {len(data)} bytes; at most {len(data) - 1}"):
-        load_rgb(data, limits=Limits(num_bytes=len(data) - 1))
+        load_rgb(data, limits=ImageLimits(num_bytes=len(data) - 1))
     with pytest.raises(RequestError, match="is 40x30, 1200 pixels; at most 1199"):
-        load_rgb(data, limits=Limits(num_pixels=1199))
+        load_rgb(data, limits=ImageLimits(num_pixels=1199))
     with pytest.raises(RequestError, match="1200 pixels"):
-        load_rgb(drawn(40, 30), limits=Limits(num_pixels=1199))
+        load_rgb(drawn(40, 30), limits=ImageLimits(num_pixels=1199))
 
 
 def test_a_file_is_read_no_further_than_allowed(tmp_path: Path) -> None:
     path = tmp_path / "long.png"
     path.write_bytes(b"x" * 5000)
     with pytest.raises(RequestError, match="has 101 bytes; at most 100"):
-        load_rgb(path, limits=Limits(num_bytes=100))
+        load_rgb(path, limits=ImageLimits(num_bytes=100))
 
 
 @pytest.mark.parametrize("path", ["absent.png", ".", "a\0b", "https://example.com/a.png"])
@@ -220,4 +220,4 @@ def test_damaged_files_are_images_or_refused(form: int, changes: list[tuple[int,
     for at, value in changes:
         data[at % len(data)] = value
     with contextlib.suppress(RequestError):
-        assert load_rgb(bytes(data[: len(data) - cut]), limits=Limits(num_pixels=10**6)).mode == "RGB"
+        assert load_rgb(bytes(data[: len(data) - cut]), limits=ImageLimits(num_pixels=10**6)).mode == "RGB"

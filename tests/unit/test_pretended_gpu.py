@@ -37,7 +37,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.warm import warm_up
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu import graph
-from redraft.model.gpu.graph import Places
+from redraft.model.gpu.graph import GraphPlaces
 from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
@@ -89,7 +89,7 @@ def told(
 ) -> Told:
     """Every request to its end, side by side."""
     loop, found = Loop(model), Told([[] for _ in requests], [], [], [])
-    loop.runner.places = Places(model) if graphs else None
+    loop.runner.places = GraphPlaces(model) if graphs else None
     for request, events in zip(requests, found.events, strict=True):
         listen(loop, request, events.append, drafts=True)
     left = True

@@ -37,7 +37,7 @@ from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
 from redraft.weights.quantize import quantization_json, quantize_checkpoint
-from redraft.weights.source import Source, Stored
+from redraft.weights.source import Stored, WeightSource
 
 WRITTEN = [name for name, plan in PLANS.items() if plan.table is None]
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
@@ -260,14 +260,14 @@ def test_one_matrix_is_read_at_a_time(plain: Path, tmp_path: Path, monkeypatch: 
     sizes: list[int] = []
 
     def spied(name: str) -> None:
-        kept = getattr(Source, name)
+        kept = getattr(WeightSource, name)
 
-        def read(self: Source, *given: Any) -> Tensor:
+        def read(self: WeightSource, *given: Any) -> Tensor:
             found: Tensor = kept(self, *given)
             sizes.append(found.numel())
             return found
 
-        monkeypatch.setattr(Source, name, read)
+        monkeypatch.setattr(WeightSource, name, read)
 
     spied("read")
     spied("read_rows")

@@ -17,7 +17,7 @@ from redraft.errors import RunError, WeightsError
 from redraft.weights import save
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
-from redraft.weights.source import INDEX, SINGLE, Source
+from redraft.weights.source import INDEX, SINGLE, WeightSource
 
 GENERATION = GenerationConfig(eos_token_ids=(1,))
 
@@ -28,7 +28,7 @@ def names(folder: Path) -> set[str]:
 
 def test_the_oracle_checkpoint_survives_a_round_trip(tmp_path: Path) -> None:
     model, config = load_model(ORACLE / "ckpt")
-    save_model(model, tmp_path, generation=config.generation, vision=Source(ORACLE / "ckpt"))
+    save_model(model, tmp_path, generation=config.generation, vision=WeightSource(ORACLE / "ckpt"))
     before, after = load_file(ORACLE / "ckpt" / SINGLE), load_file(tmp_path / SINGLE)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -66,7 +66,7 @@ def test_shards_stay_below_the_limit_and_read_back(tmp_path: Path) -> None:
 
 def test_a_smaller_dtype_is_stored_and_said(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path, dtype=torch.bfloat16)
-    assert {stored.dtype for stored in Source(tmp_path).tensors.values()} == {"BF16"}
+    assert {stored.dtype for stored in WeightSource(tmp_path).tensors.values()} == {"BF16"}
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
 
 

@@ -17,7 +17,7 @@ import jsonschema_rs
 import pytest
 
 from redraft.constraints.compile.keywords import CARE, FORMATS, KEYWORDS
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import Compiled, compile_schema
 from redraft.constraints.validation import schema_problems
@@ -41,7 +41,7 @@ def compiled() -> dict[str, Compiled | str]:
     found: dict[str, Compiled | str] = {}
     for name, schema, _ in groups():
         try:
-            found[name] = compile_schema(schema, depth=2, spaces=False, limits=Limits(seconds=600.0))
+            found[name] = compile_schema(schema, depth=2, spaces=False, limits=CompileLimits(seconds=600.0))
         except ConstraintError as error:
             found[name] = str(error)
     return found
@@ -142,7 +142,7 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_name(schema: Any, complaint:
 def test_a_schema_that_explodes_is_refused() -> None:
     wide = {"type": "array", "minItems": 400, "maxItems": 400, "items": {"type": "string", "maxLength": 400}}
     with pytest.raises(ConstraintError, match=r"states|seconds"):
-        compile_schema(wide, limits=Limits(states=5000, seconds=5.0))
+        compile_schema(wide, limits=CompileLimits(states=5000, seconds=5.0))
 
 
 def test_recursion_goes_to_its_depth_and_no_deeper() -> None:

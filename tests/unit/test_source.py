@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from redraft.errors import WeightsError
 from redraft.weights import source
-from redraft.weights.source import EMBEDDED, INDEX, SINGLE, Source, locate
+from redraft.weights.source import EMBEDDED, INDEX, SINGLE, WeightSource, locate
 
 A, B, C = torch.arange(6.0).view(2, 3), torch.ones(4, dtype=torch.bfloat16), torch.zeros(1)
 
@@ -28,7 +28,7 @@ def write_index(folder: Path, shards: dict[str, int]) -> None:
 
 def test_a_single_file_is_read(tmp_path: Path) -> None:
     save_file({"a": A, "b": B}, tmp_path / SINGLE)
-    found = Source(tmp_path)
+    found = WeightSource(tmp_path)
     assert {(name, stored.shape, stored.dtype) for name, stored in found.tensors.items()} == {
         ("a", (2, 3), "F32"),
         ("b", (4,), "BF16"),
@@ -38,7 +38,7 @@ def test_a_single_file_is_read(tmp_path: Path) -> None:
 
 def test_shards_are_read_as_one(tmp_path: Path) -> None:
     write_shards(tmp_path)
-    found = Source(tmp_path)
+    found = WeightSource(tmp_path)
     streamed = {stored.name: tensor for stored, tensor in found.stream({"a", "c"})}
     assert found.tensors.keys() == {"a", "b", "c"}
     assert streamed.keys() == {"a", "c"}
@@ -47,14 +47,14 @@ def test_shards_are_read_as_one(tmp_path: Path) -> None:
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.pth", "model.pt", "last.ckpt"])
 def test_pickled_weights_are_never_read(tmp_path: Path, name: str) -> None:
     torch.save({"a": A}, tmp_path / name)
     with pytest.raises(WeightsError, match=f"{name}.*never read"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 def test_both_layouts_at_once_are_refused(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_both_layouts_at_once_are_refused(tmp_path: Path) -> None:
     write_shards(tmp_path)
     save_file({"a": A}, tmp_path / SINGLE)
     with pytest.raises(WeightsError, match="holds both"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 20, -1])
@@ -71,7 +71,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     save_file({"a": A, "b": B}, path)
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or cut short"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 def test_a_file_with_bytes_behind_its_end_is_refused(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_with_bytes_behind_its_end_is_refused(tmp_path: Path) -> None:
     save_file({"a": A}, path)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(WeightsError, match="damaged"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -96,35 +96,35 @@ def test_a_file_with_bytes_behind_its_end_is_refused(tmp_path: Path) -> None:
 def test_a_header_that_contradicts_itself_is_refused(tmp_path: Path, header: bytes) -> None:
     (tmp_path / SINGLE).write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
     with pytest.raises(WeightsError, match="damaged"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"model-00002-of-00002\.safetensors is named by .* does not exist"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 def test_a_tensor_that_only_the_index_knows_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path)
     write_index(tmp_path, {"a": 1, "b": 2, "c": 2, "d": 2})
     with pytest.raises(WeightsError, match=r"lacks 1 tensors .*: d"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 def test_a_tensor_that_the_index_does_not_know_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path)
     write_index(tmp_path, {"a": 1, "b": 2})
     with pytest.raises(WeightsError, match=r"holds 1 tensors .*: c"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 @pytest.mark.parametrize("shard", ["../model.safetensors", "/etc/passwd", "weights.bin", 7])
 def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, shard: object) -> None:
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": shard}}))
     with pytest.raises(WeightsError, match=r"must be a \.safetensors file beside it"):
-        Source(tmp_path)
+        WeightSource(tmp_path)
 
 
 def test_nano_is_the_embedded_model_even_beside_a_folder_of_that_name(

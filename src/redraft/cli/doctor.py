@@ -170,12 +170,12 @@ def _model(name: str) -> Iterator[Finding]:
         from redraft.config import read_config
         from redraft.text import read_text
         from redraft.weights.memory import free_memory
-        from redraft.weights.source import Source, locate
+        from redraft.weights.source import WeightSource, locate
 
         folder = locate(name)
         config = read_config(folder)
         text = read_text(folder, config)
-        Source(folder)
+        WeightSource(folder)
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     except RedraftError as error:
         yield Finding("model", "wrong", *str(error).rsplit("; ", 1))

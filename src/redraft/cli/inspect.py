@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.errors import RequestError
     from redraft.measure.description import describe
     from redraft.measure.parameters import count_parameters, stored_bytes
-    from redraft.weights.source import Source, has_weights, locate
+    from redraft.weights.source import WeightSource, has_weights, locate
 
     given = arguments.memory or []
     sizes = [size for size in given if size is not None] or [16.0, 24.0, 80.0]
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = read_config(folder)
     disk: dict[str, int] | None = None
     if has_weights(folder):
-        disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in Source(folder).tensors.values())
+        disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in WeightSource(folder).tensors.values())
     found = describe(config, count_parameters(config.model), disk, sizes)
     asked = (arguments.context, arguments.batch, arguments.plan)
     if None in given or arguments.constrained or any(one is not None for one in asked):

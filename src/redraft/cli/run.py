@@ -94,13 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.cli.rows import run_batch
-    from redraft.server.http.limits import Limits
+    from redraft.server.http.limits import ServerLimits
     from redraft.server.http.service import Service
     from redraft.server.http.settings import Settings
 
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
-    limits = Limits(per_key=many, in_flight=many, request_sec=86_400.0)
+    limits = ServerLimits(per_key=many, in_flight=many, request_sec=86_400.0)
     names = (Path(arguments.model).name, "*")
     service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
     engine.loop.start()

@@ -167,7 +167,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
     from redraft.server.http.fetch import Fetcher
     from redraft.server.http.keys import read_keys
-    from redraft.server.http.limits import Limits
+    from redraft.server.http.limits import ServerLimits
     from redraft.server.http.settings import LOOPBACK, Settings
     from redraft.weights.source import EMBEDDED
 
@@ -178,7 +178,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         raise RequestError(f"--host is {arguments.host} and there are no API keys; use --api-key-file, or --insecure")
     name = arguments.name or Path(arguments.model).name or "model"
     hosts = (*LOOPBACK, arguments.host, *arguments.allow_host)
-    limits = Limits(
+    limits = ServerLimits(
         in_flight=arguments.max_waiting,
         per_key=arguments.per_key,
         request_sec=arguments.max_seconds,

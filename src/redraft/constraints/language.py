@@ -25,7 +25,7 @@ from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, l
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
     TURNS,
-    Limits,
+    CompileLimits,
     OutOfReachError,
     TimeLimitError,
     time_limit,
@@ -72,7 +72,7 @@ class Source:
 
     kind: str
     text: str
-    compile: Callable[[Limits], Compiled] = field(compare=False, repr=False)
+    compile: Callable[[CompileLimits], Compiled] = field(compare=False, repr=False)
     options: tuple[int | str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class GuidedLanguage(Language):
 
 
 def ready(
-    source: Source, vocabulary: Vocabulary, *, kept_in: Path | None = None, limits: Limits = DEFAULT_LIMITS
+    source: Source, vocabulary: Vocabulary, *, kept_in: Path | None = None, limits: CompileLimits = DEFAULT_LIMITS
 ) -> Language:
     """The language of a source over a vocabulary, from the folder `kept_in` if it was made before.
 
@@ -222,7 +222,7 @@ def ready(
     return _language(source, vocabulary, entry)
 
 
-def _kept(source: Source, vocabulary: Vocabulary, limits: Limits, folder: Path, key: str) -> Entry:
+def _kept(source: Source, vocabulary: Vocabulary, limits: CompileLimits, folder: Path, key: str) -> Entry:
     """The entry, compiled and written down, as a refusal is. What takes too long is refused for a while without trying
     again."""
     if (late := _LATE.get(key)) is not None and time.monotonic() < late[0]:
@@ -242,7 +242,7 @@ def _kept(source: Source, vocabulary: Vocabulary, limits: Limits, folder: Path, 
     return entry
 
 
-def _compiled(source: Source, vocabulary: Vocabulary, limits: Limits) -> Entry:
+def _compiled(source: Source, vocabulary: Vocabulary, limits: CompileLimits) -> Entry:
     trie = vocabulary.trie  # made once for all languages, and not on the clock of the first
     with time_limit(limits):
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from redraft.constraints.compile.automaton import Compiled, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.grammar import DEPTH, compile_grammar
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
@@ -60,7 +60,7 @@ def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bo
     plain = plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)
 
-    def compile_it(limits: Limits) -> Compiled:
+    def compile_it(limits: CompileLimits) -> Compiled:
         found = compile_schema(plain, depth=depth, spaces=spaces, limits=limits)
         if not fence:
             return found
@@ -84,7 +84,7 @@ def thought(build: Builder) -> Part:
 def excluding(source: Source, texts: Sequence[str]) -> Source:
     """The texts of a source but for some, which are not to stand behind thinking either."""
 
-    def compile_it(limits: Limits) -> Compiled:
+    def compile_it(limits: CompileLimits) -> Compiled:
         found = source.compile(limits)
         build = Builder(limits)
         out = build.finish(build.then(build.maybe(thought(build)), build.embed(any_of(texts))))
@@ -109,7 +109,7 @@ def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
         raise ConstraintError("choices is empty; pass at least one text")
     kept = tuple(dict.fromkeys(choices))
 
-    def compile_it(limits: Limits) -> Compiled:
+    def compile_it(limits: CompileLimits) -> Compiled:
         build = Builder(limits)
 
         def cased(choice: str) -> Part:

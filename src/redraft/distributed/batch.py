@@ -17,7 +17,7 @@ import pyarrow
 
 from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.server.http.errors import ApiError
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.places import blocks_of
 from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer
@@ -39,7 +39,7 @@ class Answerer:
 
     def __init__(self, args: Mapping[str, Any], seed: int | None) -> None:
         fleet, self._seed = fleet_of(args), seed
-        limits = Limits(per_key=MANY, in_flight=MANY, request_sec=86_400.0)
+        limits = ServerLimits(per_key=MANY, in_flight=MANY, request_sec=86_400.0)
         self._service = Service(replace(fleet.settings, limits=limits))
         self._service.ready(fleet.load())
 

@@ -39,7 +39,7 @@ from redraft.engine.scheduler import Batch as BatchOf
 from redraft.engine.scheduler import Piece as PieceOf
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.gpu.graph import Placed, Places
+from redraft.model.gpu.graph import GraphPlaces, Placed
 from redraft.model.rows import Mode, Rows, SoftTokens, Span
 from redraft.shapes import Float, Int, Tensor
 
@@ -58,7 +58,7 @@ class Runner:
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:
-        self.model, self.prefixes, self.places = model, prefixes, Places(model) if graphs else None
+        self.model, self.prefixes, self.places = model, prefixes, GraphPlaces(model) if graphs else None
         self.no_graphs, self.shortages = "", 0
         self._rows: tuple[Batch, Rows] | None = None
 
@@ -69,7 +69,9 @@ class Runner:
         logits = (request.logprobs is not None) + (request.language is not None) if request.width else 0
         # Below LONG they are small, and a deadline alone keeps them between steps.
         kept = logits * ledger.kept if sequence.deadline is not None and streams(self.model) else 0
-        return Demand(ledger.cache(Places.room_of(self.model, room) if fixed else room), kept, may_read_alone(request))
+        return Demand(
+            ledger.cache(GraphPlaces.room_of(self.model, room) if fixed else room), kept, may_read_alone(request)
+        )
 
     def open(self, sequence: Sequence, running: Iterable[Sequence] = ()) -> bool:
         """Give a sequence its prefix, filled with what is known of its prompt; `running` ones keep theirs. Returns
@@ -170,7 +172,7 @@ class Runner:
                 self._encoded(piece)
         return self._step(batch, self._to_read(batch, parts))
 
-    def _replayed(self, places: Places, batch: Batch, placed: list[Placed]) -> list[list[Event]] | None:
+    def _replayed(self, places: GraphPlaces, batch: Batch, placed: list[Placed]) -> list[list[Event]] | None:
         """A step from a graph; None if it failed, and then the step is still to be done. A failure that is not one of
         memory ends the use of graphs."""
         try:
@@ -263,7 +265,7 @@ class Runner:
         rows.commit()
         return list(hidden.split([piece.rows for piece in batch]))
 
-    def _placed(self, places: Places, batch: Batch) -> list[Placed]:
+    def _placed(self, places: GraphPlaces, batch: Batch) -> list[Placed]:
         """The canvases at their places in the graph, if all have one and nothing is encoded; else none."""
         canvases = [one for piece in batch if isinstance(one := piece.sequence, CanvasSequence) and not piece.encode]
         at = [place for one in canvases if (place := places.of(one.prefix, one.width)) is not None]

@@ -28,14 +28,14 @@ Given = str | Path | bytes | Image.Image
 
 
 @dataclass(frozen=True)
-class Limits:
+class ImageLimits:
     """Limits of one image. `num_pixels` counts the image as sent; the default is Pillow's own limit."""
 
     num_bytes: int = 32 * 2**20
     num_pixels: int = 89_478_485
 
 
-LIMITS = Limits()
+LIMITS = ImageLimits()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,9 @@ class Picture:
 _LEVELS = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)  # with the reference's roundings
 
 
-def read_picture(given: Given, config: ImageConfig, *, part: str = "the image", limits: Limits = LIMITS) -> Picture:
+def read_picture(
+    given: Given, config: ImageConfig, *, part: str = "the image", limits: ImageLimits = LIMITS
+) -> Picture:
     """Load an image and prepare it for a tower. `part` names it in errors, such as "messages[0].content[1]".
 
     Raises RequestError for data that is not an image, damaged, animated, too large or without 8-bit colours.
@@ -94,7 +96,7 @@ def read_picture(given: Given, config: ImageConfig, *, part: str = "the image", 
     return prepare(load_rgb(given, part=part, limits=limits), config, part=part)
 
 
-def load_rgb(given: Given, *, part: str = "the image", limits: Limits = LIMITS) -> Image.Image:
+def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIMITS) -> Image.Image:
     """The image upright, as RGB, with white behind transparency. Raises as `read_picture`."""
     if isinstance(given, Image.Image):
         return _decode(given, part, limits)
@@ -145,7 +147,7 @@ def fitted_size(width: int, height: int, config: ImageConfig, *, part: str = "th
     return new_width, new_height
 
 
-def _read_file(path: str | Path, part: str, limits: Limits) -> bytes:
+def _read_file(path: str | Path, part: str, limits: ImageLimits) -> bytes:
     try:
         with Path(path).open("rb") as file:
             return file.read(limits.num_bytes + 1)  # and no more, for any size of file
@@ -154,7 +156,7 @@ def _read_file(path: str | Path, part: str, limits: Limits) -> bytes:
         raise RequestError(f"{part} is {str(path)[:200]!r}, which cannot be read: {reason}") from None
 
 
-def _decode(image: Image.Image, part: str, limits: Limits) -> Image.Image:
+def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
     width, height = image.size
     if width * height > limits.num_pixels:
         raise RequestError(

@@ -32,7 +32,7 @@ from redraft.tasks import Example, task
 from redraft.text import Message, Text
 from redraft.weights.build import random_model
 from redraft.weights.save import save_model
-from redraft.weights.source import TEXT_FILES, Source
+from redraft.weights.source import TEXT_FILES, WeightSource
 
 TASKS = ("records", "sudoku-4x4")
 AT_ONCE, STREAM, QUESTIONS = 8, 40, 5
@@ -274,7 +274,7 @@ def random_checkpoint(folder: Path, positions: int) -> Iterator[Path]:
         model.embed.weight[list(shipped.generation.eos_token_ids)] = 0.0
     with TemporaryDirectory(prefix="redraft-bench-") as name:
         place = Path(name)
-        save_model(model, place, generation=shipped.generation, vision=Source(folder))
+        save_model(model, place, generation=shipped.generation, vision=WeightSource(folder))
         copy_files(TEXT_FILES, folder, place)
         yield place
 

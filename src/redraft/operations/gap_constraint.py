@@ -15,7 +15,7 @@ import numpy as np
 
 from redraft.constraints.compile.automaton import Compiled, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Language, Source, Vocabulary, ready
@@ -54,7 +54,7 @@ class GapConstraint:
     def __bool__(self) -> bool:
         return self != GapConstraint()
 
-    def dfa(self, limits: Limits = DEFAULT_LIMITS) -> Dfa:
+    def dfa(self, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
         """The texts that are wanted. Raises ConstraintError if there are none."""
         found = whole_match(_SOMETHING if self.regex is None else self.regex)
         for number, word in self.words:
@@ -72,7 +72,7 @@ class GapConstraint:
         return ", ".join(f"{name} {value!r}" for name, value in vars(self).items() if value)
 
 
-def _around(before: str, text: str, behind: str, limits: Limits) -> Dfa:
+def _around(before: str, text: str, behind: str, limits: CompileLimits) -> Dfa:
     """A text between two regular expressions."""
     build = Builder(limits)
     parts = (build.embed(whole_match(before)), build.literal(text.encode()), build.embed(whole_match(behind)))
@@ -85,7 +85,7 @@ def span_language(
 ) -> Language:
     """The texts that are wanted, between the bytes of healed tokens. Raises ConstraintError."""
 
-    def compile_it(limits: Limits) -> Compiled:
+    def compile_it(limits: CompileLimits) -> Compiled:
         build = Builder(limits)
         parts = (build.literal(begins), build.embed(constraint.dfa(limits)), build.literal(ends))
         return Compiled(build.finish(build.then(*parts)))

@@ -58,7 +58,7 @@ class Place(Body):
 Places = Annotated[list[Place], within("places")]
 
 
-class Canvas(Sampling):
+class CanvasBody(Sampling):
     """`POST /v1/canvas`."""
 
     messages: Turns | None = Field(default=None, description="a conversation to answer")
@@ -73,7 +73,7 @@ class Canvas(Sampling):
 
 @router.post("/v1/canvas", response_model=None)
 @answers
-async def canvas(request: Request, body: Canvas) -> Response | Json:
+async def canvas(request: Request, body: CanvasBody) -> Response | Json:
     """Answer with every detail, or complete a document."""
     service = service_of(request)
     given = [name for name in ("messages", "prompt", "segments") if getattr(body, name) is not None]
@@ -88,7 +88,7 @@ async def canvas(request: Request, body: Canvas) -> Response | Json:
     return exchange.stream(_frames(exchange)) if body.stream else await exchange.reply(whole)
 
 
-def _prepare(service: Service, body: Canvas) -> Work:
+def _prepare(service: Service, body: CanvasBody) -> Work:
     if (body.n or 1) != 1:
         raise ApiError(400, f"n is {body.n}; a canvas is one answer, so leave it out", param="n")
     builder = RequestBuilder(service, body)
@@ -136,7 +136,7 @@ def _whole(exchange: Exchange) -> Json:
     }
 
 
-async def _document(service: Service, request: Request, body: Canvas) -> Response | Json:
+async def _document(service: Service, request: Request, body: CanvasBody) -> Response | Json:
     for name in ("pins", "given", "structured_outputs", "n", "stop"):
         if getattr(body, name):
             raise ApiError(400, f"{name} was sent with segments; leave it out", param=name)

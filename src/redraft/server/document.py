@@ -21,7 +21,7 @@ from redraft.server.openai.fields import Pattern, Width
 Substrings = Annotated[list[Annotated[str, Field(strict=True), within("substring")]], within("substrings")]
 
 
-class Hole(Body):
+class DocumentHole(Body):
     """What may stand in a hole."""
 
     max_tokens: Tokens | None = Field(default=None, description="the widest to try (32)")
@@ -45,7 +45,7 @@ class Segment(Body):
     """One of the three."""
 
     text: Str | None = Field(default=None, description="what stays as it is")
-    hole: Hole | None = Field(default=None, description="what is to be written; {} for any text")
+    hole: DocumentHole | None = Field(default=None, description="what is to be written; {} for any text")
     revise: Revision | None = Field(default=None, description="what is to be written anew; at most one")
 
 

@@ -28,7 +28,7 @@ from redraft.weights.load import load_model
 from redraft.weights.names import VISION_PREFIXES
 from redraft.weights.plan import packed_matrices
 from redraft.weights.save import save_model
-from redraft.weights.source import TEXT_FILES, Source, locate
+from redraft.weights.source import TEXT_FILES, WeightSource, locate
 from redraft.weights.vision import stored_tensors
 
 
@@ -86,9 +86,9 @@ class Base:
 
     def save(self, model: DiffusionGemma, out: Path) -> None:
         """Write weights and configs; `read_base` has written the tokenizer files."""
-        vision: Source | Mapping[str, Tensor] | None = random_vision(self.config, seed=self.recipe.train.seed)
+        vision: WeightSource | Mapping[str, Tensor] | None = random_vision(self.config, seed=self.recipe.train.seed)
         if self.recipe.model is None and self.folder is not None:
-            stored, tower = Source(self.folder), tower_of(model)
+            stored, tower = WeightSource(self.folder), tower_of(model)
             vision = stored if any(name.startswith(VISION_PREFIXES) for name in stored.tensors) else None
             if tower is not None:
                 vision = stored_tensors(tower) if self.trains_tower else vision

@@ -18,7 +18,7 @@ import torch
 
 from redraft.errors import WeightsError
 from redraft.shapes import Tensor
-from redraft.weights.source import Source, Stored, has_weights
+from redraft.weights.source import Stored, WeightSource, has_weights
 
 _LAYER = {
     "attn_norm.weight": "input_layernorm.weight",
@@ -57,7 +57,7 @@ _DERIVED = ("rope_freqs.weight",)  # follows from the config
 ARCHITECTURE = "diffusion-gemma"
 
 
-class GgufSource(Source):
+class GgufSource(WeightSource):
     """The tensors of a folder's one GGUF file, under the released names. Opening it reads headers only.
 
     Raises WeightsError if the folder has several, the file is damaged or of another model, or `gguf` is not installed.
@@ -106,11 +106,11 @@ class GgufSource(Source):
                 yield stored, self.read(name)
 
 
-def open_source(folder: Path) -> Source:
+def open_source(folder: Path) -> WeightSource:
     """The tensors of a folder: safetensors if there are any, else a GGUF file. Raises WeightsError as they do."""
     if not has_weights(folder) and any(folder.glob("*.gguf")):
         return GgufSource(folder)
-    return Source(folder)
+    return WeightSource(folder)
 
 
 def released_name(name: str) -> str:

@@ -42,7 +42,7 @@ from redraft.weights.plan import (
     plain_tensors,
     usable_plans,
 )
-from redraft.weights.source import Source
+from redraft.weights.source import WeightSource
 from redraft.weights.words import check_trivial
 
 
@@ -131,7 +131,7 @@ def check_usable(
     check_fits(config, dtype, packed, room, report, placement)
 
 
-def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
+def _check_headers(source: WeightSource, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
     trivial = {piece.stored: piece for piece in layout.trivial}
     known = {piece.stored for piece in layout.pieces} | trivial.keys() | set(layout.unread)
     names = sort_names(source.tensors.keys() - known, layout.whole)
@@ -158,7 +158,7 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")
 
 
-def _check_header(source: Source, slot: Slot) -> None:
+def _check_header(source: WeightSource, slot: Slot) -> None:
     stored = source.tensors[slot.stored]
     if stored.shape != slot.shape:
         raise WeightsError(
@@ -171,7 +171,7 @@ def _check_header(source: Source, slot: Slot) -> None:
         )
 
 
-def _check_copy(source: Source, name: str, original: str) -> None:
+def _check_copy(source: WeightSource, name: str, original: str) -> None:
     """Raise WeightsError if the two copies of a tied tensor differ: it is unclear which one is meant."""
     kept, copied = source.tensors[original], source.tensors[name]
     equal = kept.shape == copied.shape and kept.dtype == copied.dtype
@@ -182,7 +182,7 @@ def _check_copy(source: Source, name: str, original: str) -> None:
 
 
 @torch.no_grad()
-def _fill(filler: Filler, source: Source, layout: Layout, progress: Callable[[int, int], None] | None) -> None:
+def _fill(filler: Filler, source: WeightSource, layout: Layout, progress: Callable[[int, int], None] | None) -> None:
     """Read and place everything."""
     slots = {slot.stored: slot for slot in layout.whole}
     pieces = {piece.stored: piece for piece in layout.pieces}

@@ -31,7 +31,7 @@ from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
 from redraft.weights.plan import Formats, PackingPlan, formats
 from redraft.weights.shards import TensorHeader, index_json, split, write_shard
-from redraft.weights.source import INDEX, TEXT_FILES, Source
+from redraft.weights.source import INDEX, TEXT_FILES, WeightSource
 
 REPORT = "quantization_report.json"
 _PROGRESS = "progress.json"
@@ -101,7 +101,7 @@ def quantize_checkpoint(
         raise WeightsError(f"plan {plan.name} packs the embedding table, which files have plain; use --plan on loading")
     if target.exists():
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
-    config, source = read_config(folder), Source(folder)
+    config, source = read_config(folder), WeightSource(folder)
     wanted = slots(config.model)
     layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.pieces:
@@ -165,7 +165,7 @@ def _scheme(form: Format) -> dict[str, Any]:
     return found | {"input_activations": rows if form.round_rows else None}
 
 
-def _items(source: Source, wanted: Sequence[Slot], packed: Formats) -> Iterator[_Item]:
+def _items(source: WeightSource, wanted: Sequence[Slot], packed: Formats) -> Iterator[_Item]:
     """All items to write, in the order of the network; then the vision tower, unchanged."""
     for slot in wanted:
         form = packed.get(slot.target)
@@ -194,14 +194,14 @@ def _tall(row: Tensor, matrix: Matrix) -> Tensor:
     return torch.empty(matrix.shape[0], row.shape[1], dtype=row.dtype, device="meta")
 
 
-def _copied(source: Source, name: str) -> _Item:
+def _copied(source: WeightSource, name: str) -> _Item:
     stored = source.tensors[name]
     if stored.dtype not in FLOATS:
         raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
     return _Item(name, (TensorHeader(name, FLOATS[stored.dtype], stored.shape),))
 
 
-def _fingerprint(source: Source) -> list[list[object]]:
+def _fingerprint(source: WeightSource) -> list[list[object]]:
     files = sorted({stored.file for stored in source.tensors.values()})
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
@@ -222,7 +222,7 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
 
 def _write_all(
     stage: Path,
-    source: Source,
+    source: WeightSource,
     shards: Mapping[str, Sequence[_Item]],
     done: dict[str, dict[str, list[float]]],
     progress: Callable[[int, int], None] | None,
@@ -254,7 +254,7 @@ def _counted(
             progress(written, total)
 
 
-def _chunks(source: Source, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
+def _chunks(source: WeightSource, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
     """The numbers of a shard."""
     for item in items:
         if item.matrix is None or item.form is None:
@@ -263,7 +263,7 @@ def _chunks(source: Source, items: Sequence[_Item], errors: _Errors) -> Iterator
             yield from _packed(source, item.stored, item.matrix, item.form, errors)
 
 
-def _copy(source: Source, item: _Item) -> Iterator[Tensor]:
+def _copy(source: WeightSource, item: _Item) -> Iterator[Tensor]:
     shape = item.headers[0].shape
     if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
         yield source.read(item.stored)
@@ -272,7 +272,7 @@ def _copy(source: Source, item: _Item) -> Iterator[Tensor]:
         yield source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
 
 
-def _packed(source: Source, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
+def _packed(source: WeightSource, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
     if matrix.expert is None:
         weight = source.read(stored)
     else:

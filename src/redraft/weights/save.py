@@ -28,7 +28,7 @@ from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
 from redraft.weights.names import VISION_PREFIXES, Slot, check_filled, shown, slots
 from redraft.weights.shards import split
-from redraft.weights.source import INDEX, Source
+from redraft.weights.source import INDEX, WeightSource
 
 _SHARD_BYTES = 5_000_000_000
 
@@ -47,7 +47,7 @@ def save_model(
     folder: Path,
     *,
     generation: GenerationConfig,
-    vision: Source | Mapping[str, Tensor] | None = None,
+    vision: WeightSource | Mapping[str, Tensor] | None = None,
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = _SHARD_BYTES,
 ) -> None:
@@ -89,28 +89,28 @@ def _without_vision(config: ModelConfig) -> ModelConfig:
 
 
 class _Vision:
-    """The vision tensors, from a Source or a mapping."""
+    """The vision tensors, from a WeightSource or a mapping."""
 
-    def __init__(self, given: Source | Mapping[str, Tensor] | None, configured: bool) -> None:
-        names = given.tensors if isinstance(given, Source) else given or {}
+    def __init__(self, given: WeightSource | Mapping[str, Tensor] | None, configured: bool) -> None:
+        names = given.tensors if isinstance(given, WeightSource) else given or {}
         self.given, self.names = given, [name for name in names if name.startswith(VISION_PREFIXES)]
-        if given is not None and not isinstance(given, Source) and (odd := sorted(set(names) - set(self.names))):
+        if given is not None and not isinstance(given, WeightSource) and (odd := sorted(set(names) - set(self.names))):
             raise WeightsError(f"vision holds tensors that are not the vision tower's: {shown(odd)}; leave them out")
         if self.names and not configured:
             raise WeightsError("vision tensors were given, and the model's config has no vision_config to go with them")
 
     def entries(self) -> list[_Entry]:
-        # Bytes decide only where shards end, and a Source has no itemsize: 4 is the largest.
+        # Bytes decide only where shards end, and a WeightSource has no itemsize: 4 is the largest.
         shapes = {name: self._shape(name) for name in self.names}
         return [_Entry(name, 4 * torch.Size(shape).numel(), None) for name, shape in shapes.items()]
 
     def read(self, name: str) -> Tensor:
-        if isinstance(self.given, Source):
+        if isinstance(self.given, WeightSource):
             return self.given.read(name)
         return (self.given or {})[name]
 
     def _shape(self, name: str) -> Sequence[int]:
-        if isinstance(self.given, Source):
+        if isinstance(self.given, WeightSource):
             return self.given.tensors[name].shape
         return self.read(name).shape
 

@@ -1,7 +1,7 @@
 """Stored tensors: a folder of safetensors files, and the folder of a model's name.
 
-A `Source` reads headers first, so that names and shapes can be checked before anything large is allocated, and then one
-tensor at a time. It refuses files that disagree with themselves or with their index. Pickled weights are refused:
+A `WeightSource` reads headers first, so that names and shapes can be checked before anything large is allocated, and
+then one tensor at a time. It refuses files that disagree with themselves or with their index. Pickled weights are refused:
 reading one can run code.
 """
 
@@ -46,7 +46,7 @@ class Stored:
     file: Path
 
 
-class Source:
+class WeightSource:
     """The tensors of one checkpoint folder, by name. Opening it reads headers only.
 
     Raises WeightsError if the folder has no safetensors weights, a file is cut short or damaged, or the files and

@@ -22,7 +22,7 @@ from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
 from redraft.weights.layouts import FLOATS
 from redraft.weights.names import VISION_PREFIXES, shown
-from redraft.weights.source import Source
+from redraft.weights.source import WeightSource
 
 _TOWER, _EMBEDDER = VISION_PREFIXES
 _WHOLE = {
@@ -111,7 +111,7 @@ def load_vision(
     for key in unknown:
         if report is not None:
             report(f"{folder}: {key} is an unknown setting and has no effect")
-    source = Source(folder)
+    source = WeightSource(folder)
     _check_headers(source, stored_shapes(config, model.hidden_size))
     with torch.device("meta"):
         tower = VisionTower(config, model.hidden_size, kernels).to(dtype)
@@ -144,7 +144,7 @@ def random_tower(config: VisionConfig, text_size: int, seed: int) -> VisionTower
     return tower
 
 
-def _check_headers(source: Source, wanted: Mapping[str, tuple[int, ...]]) -> None:
+def _check_headers(source: WeightSource, wanted: Mapping[str, tuple[int, ...]]) -> None:
     there = {name for name in source.tensors if name.startswith(VISION_PREFIXES) and not name.startswith(_STRAY)}
     for what, odd in (("lacks", wanted.keys() - there), ("holds surplus", there - wanted.keys())):
         if odd:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import EMPTY, NOWHERE, Dfa, Ints, ranges
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, check_time, part_compiled
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, OutOfReachError, check_time, part_compiled
 
 Part = tuple[int, int] | None
 """The first and the last state of a piece of a language under construction; None if no string is in it."""
@@ -32,7 +32,7 @@ class Builder:
     literals   texts with the number of their first state; a text has a state per byte and one more
     """
 
-    limits: Limits = DEFAULT_LIMITS
+    limits: CompileLimits = DEFAULT_LIMITS
     blocks: list[tuple[int, Dfa]] = field(default_factory=list)
     literals: list[tuple[int, bytes]] = field(default_factory=list)
     empties: list[tuple[int, int]] = field(default_factory=list)

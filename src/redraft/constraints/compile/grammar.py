@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder, Part
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, check_time, compiling, time_limit
 from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
@@ -39,7 +39,7 @@ class Node:
     parts: tuple[Node, ...] = ()
 
 
-def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: Limits = DEFAULT_LIMITS) -> Dfa:
+def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
     """The texts of a grammar's rule `start`. Raises ConstraintError for rules that cannot be read or have no texts."""
     rules, builder = read_grammar(grammar), Builder(limits)
     with time_limit(limits):

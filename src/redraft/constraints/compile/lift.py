@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import FAR, NOWHERE, Dfa, Ints, distance
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, check_time
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, OutOfReachError, check_time
 from redraft.constraints.compile.values import FOLLOW, LEADS, TAILS
 from redraft.errors import ConstraintError
 from redraft.text import Text
@@ -172,7 +172,7 @@ def _trie(pieces: Sequence[bytes | None]) -> Trie:
 
 
 def lift(
-    dfa: Dfa, trie: Trie, ends: frozenset[int], tail: frozenset[int], limits: Limits = DEFAULT_LIMITS
+    dfa: Dfa, trie: Trie, ends: frozenset[int], tail: frozenset[int], limits: CompileLimits = DEFAULT_LIMITS
 ) -> TokenAutomaton:
     """The automaton over tokens. `ends` are the tokens that end an answer, `tail` those that may stand behind it.
 

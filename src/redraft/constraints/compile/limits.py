@@ -23,14 +23,14 @@ from redraft.errors import BusyError, ConstraintError
 
 
 @dataclass(frozen=True)
-class Limits:
+class CompileLimits:
     """What a constraint may cost to compile before it is refused: states of its automaton, and seconds."""
 
     states: int = 50_000
     seconds: float = 10.0
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = CompileLimits()
 
 
 class OutOfReachError(ConstraintError):
@@ -134,7 +134,7 @@ _CLOCK: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
 
 @contextmanager
-def time_limit(limits: Limits) -> Iterator[None]:
+def time_limit(limits: CompileLimits) -> Iterator[None]:
     """Within this, `check_time` raises once the time is up. An outer clock goes on and may be the first."""
     outer, until = _CLOCK.get(), _time() + limits.seconds
     token = _CLOCK.set(outer if outer is not None and outer.until <= until else _Clock(until, limits.seconds))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa, intersect, subtract
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
-    Limits,
+    CompileLimits,
     OutOfReachError,
     check_time,
     compiling,
@@ -39,7 +39,7 @@ _TOKEN = re.compile(
 )
 
 
-def whole_match(pattern: str, *, limits: Limits = DEFAULT_LIMITS) -> Dfa:
+def whole_match(pattern: str, *, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
     """Strings that match a regular expression from end to end, in the dialect of Rust's regex crate.
 
     Raises ConstraintError for what is no regular expression, one that no automaton can be made of, or over the limits.

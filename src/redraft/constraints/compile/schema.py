@@ -24,7 +24,7 @@ from redraft.constraints.compile.dialect import Document
 from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
-    Limits,
+    CompileLimits,
     OutOfReachError,
     check_time,
     compiling,
@@ -49,7 +49,7 @@ FREE_DEPTH = 4
 
 
 def compile_schema(
-    schema: Any, *, depth: int = 4, spaces: bool = True, quote: bytes = b"", limits: Limits = DEFAULT_LIMITS
+    schema: Any, *, depth: int = 4, spaces: bool = True, quote: bytes = b"", limits: CompileLimits = DEFAULT_LIMITS
 ) -> Compiled:
     """The language of a schema, a value of JSON as `json.loads` gives it.
 
@@ -74,7 +74,7 @@ def compile_schema(
     )
 
 
-def _deepest(document: Document, depth: int, limits: Limits, spaces: bool, quote: bytes) -> tuple[Resolver, Dfa]:
+def _deepest(document: Document, depth: int, limits: CompileLimits, spaces: bool, quote: bytes) -> tuple[Resolver, Dfa]:
     """The language of a document with references open inside themselves up to `depth` times, or fewer if that would
     take too many states; and what made it plain."""
     found: tuple[Resolver, Dfa] | None = None
@@ -97,7 +97,7 @@ class _Compiler:
     """Every schema is compiled once for a trail (`Resolver`), and its automaton put where it is needed."""
 
     resolver: Resolver
-    limits: Limits
+    limits: CompileLimits
     spaces: bool
     quote: bytes
     texts: dict[str, Dfa] = field(default_factory=dict)

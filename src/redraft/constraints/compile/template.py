@@ -28,7 +28,7 @@ from typing import Any
 from redraft.constraints.compile.automaton import NOWHERE, Compiled, Dfa, explore, intersect
 from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
-from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
@@ -65,7 +65,7 @@ class Template:
     def source(self) -> Source:
         """The language of the filled texts."""
 
-        def compile_it(limits: Limits) -> Compiled:
+        def compile_it(limits: CompileLimits) -> Compiled:
             build = Builder(limits)
             parts = [build.literal(self.literals[0].encode())]
             before: Hole | None = None  # the holes so far that no text stands behind
@@ -235,7 +235,7 @@ _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": FORMATS["time"]
           "email": FORMATS["email"]}  # fmt: skip
 
 
-def _joined(before: Hole, hole: Hole, limits: Limits) -> Dfa:
+def _joined(before: Hole, hole: Hole, limits: CompileLimits) -> Dfa:
     """One hole right behind another: where the first ends is everybody's guess, which can take many states."""
     build = Builder(limits)
     try:

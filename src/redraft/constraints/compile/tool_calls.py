@@ -16,7 +16,7 @@ from typing import Any
 
 from redraft.constraints.compile.automaton import Compiled
 from redraft.constraints.compile.builder import Builder, Part
-from redraft.constraints.compile.limits import Limits, compiling
+from redraft.constraints.compile.limits import CompileLimits, compiling
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.language import MARKS, TEXT, Language, Source
@@ -58,7 +58,7 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
         if not NAME.fullmatch(name):
             raise ConstraintError(f"the tool {name!r:.80} cannot be written in a call; use letters, digits and _.:-")
 
-    def compile_it(limits: Limits) -> Compiled:
+    def compile_it(limits: CompileLimits) -> Compiled:
         build = Builder(limits)
 
         def call() -> Part:

@@ -239,7 +239,7 @@ class GraphedStep:
         return [layer.keys for one in self.prefixes for layer in one.layers]
 
 
-class Places:
+class GraphPlaces:
     """The prefixes with fixed addresses, and the graphs recorded with them: one for 1, 2, 4 and 8 places."""
 
     def __init__(self, model: DiffusionGemma) -> None:

@@ -31,7 +31,7 @@ ORIGINAL = re.compile(r"<\|original_code\|>\n?(.*?)\n?<\|/original_code\|>", re.
 CURSOR = "<|cursor|>"
 
 
-class Edit(Sampling):
+class EditBody(Sampling):
     """`POST /v1/edit/completions`."""
 
     inert = BOOKKEEPING | {"nextEdit"}
@@ -44,7 +44,7 @@ class Edit(Sampling):
 
 @router.post("/v1/edit/completions", response_model=None)
 @answers
-async def edit(request: Request, body: Edit) -> Response | Json:
+async def edit(request: Request, body: EditBody) -> Response | Json:
     """Revise a region of a text; a stream has one piece."""
     if (body.n or 1) != 1:
         raise ApiError(400, f"n is {body.n}; an edit has one answer, so leave it out", param="n")

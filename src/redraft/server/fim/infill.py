@@ -44,7 +44,7 @@ class Extra(Body):
     text: Str
 
 
-class Hole(Body):
+class InfillHole(Body):
     """`POST /infill`."""
 
     inert: ClassVar[frozenset[str]] = INERT | {"t_max_prompt_ms"}
@@ -89,7 +89,7 @@ async def fim(request: Request, body: Fim) -> Response | Json:
 
 @router.post("/infill", response_model=None)
 @answers
-async def infill(request: Request, body: Hole) -> Json:
+async def infill(request: Request, body: InfillHole) -> Json:
     """Fill a gap for an editor."""
     service = service_of(request)
     wanted = DEFAULT_TOKENS if body.n_predict in (None, -1) else body.n_predict
@@ -120,7 +120,7 @@ def outdented(text: str, indent: int) -> str:
     return text if found is None else text[: found.start()]
 
 
-async def _reply(request: Request, body: Hole, gap: Gap) -> Json:
+async def _reply(request: Request, body: InfillHole, gap: Gap) -> Json:
     service = service_of(request)
     (done,), read = await run_gap(request, gap)
     count(service, request, [done], read)

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
@@ -40,7 +40,7 @@ def room_for(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(16, min(wanted, soft - RESERVE))
 
 
-def guarded(limits: Limits) -> type[H11Protocol]:
+def guarded(limits: ServerLimits) -> type[H11Protocol]:
     """uvicorn's protocol for one server, whose connections have these limits."""
     return type("Guarded", (_Guarded,), {"guard": _Guard(limits)})
 
@@ -48,7 +48,7 @@ def guarded(limits: Limits) -> type[H11Protocol]:
 class _Guard:
     """All connections of a server."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.limits, self.most = limits, room_for(limits.connections)
         self.per_address = min(limits.per_address, self.most)
         self.open: dict[_Guarded, None] = {}

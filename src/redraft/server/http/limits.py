@@ -12,7 +12,7 @@ from redraft.server.limits import BOUNDS
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """Bounds on what one request, one key and all of them together may take.
 
     body_bytes       of a request's body
@@ -46,10 +46,10 @@ class Limits:
                 raise RequestError(f"{name} is {value}; it must be above 0")
 
 
-class Admission:
+class Entrance:
     """Answers under way, per API key. It runs on the event loop alone."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self._under_way: Counter[int | None] = Counter()
 

@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.metrics import merged
 from redraft.server.http.middleware import answer
 from redraft.server.http.places import blocks_of
@@ -45,7 +45,7 @@ class Relay:
         ask: Ask,
         lost: tuple[type[BaseException], ...],
         figures: Callable[[], Awaitable[Mapping[str, bytes]]],
-        limits: Limits,
+        limits: ServerLimits,
     ) -> None:
         self._ask, self._lost, self._figures, self._limits = ask, lost, figures, limits
 

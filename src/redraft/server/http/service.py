@@ -16,7 +16,7 @@ from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, time_limi
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
-from redraft.server.http.limits import Admission
+from redraft.server.http.limits import Entrance
 from redraft.server.http.metrics import Metrics
 from redraft.server.http.settings import Settings
 
@@ -30,7 +30,7 @@ class Service:
 
     def __init__(self, settings: Settings, observed: Callable[[Engine], Engine] = lambda engine: engine) -> None:
         """`observed` returns the engine in the scope that all requests run in."""
-        self.settings, self.metrics, self.admission = settings, Metrics(), Admission(settings.limits)
+        self.settings, self.metrics, self.admission = settings, Metrics(), Entrance(settings.limits)
         self.phase: Phase = "loading"
         self.done, self.total = 0, 0
         self.failure: RedraftError | None = None

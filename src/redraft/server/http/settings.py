@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redraft.server.http.fetch import Fetcher
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -30,7 +30,7 @@ class Settings:
     keys: tuple[bytes, ...] = ()
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
-    limits: Limits = Limits()
+    limits: ServerLimits = ServerLimits()
     fetcher: Fetcher = Fetcher()
     preset: str | None = None
     clip: bool = False

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from redraft.server.http.errors import kind_of, refusal_of
-from redraft.server.http.limits import Limits
+from redraft.server.http.limits import ServerLimits
 
 T = TypeVar("T")
 Chunk = Mapping[str, Any]
@@ -35,7 +35,7 @@ class EventStream(EventSourceResponse):
         *,
         gone: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
-        limits: Limits,
+        limits: ServerLimits,
         named: bool = False,
         marked: bool = True,
     ) -> None:

@@ -32,7 +32,7 @@ Text = Annotated[str, Field(strict=True), within("option")]
 YES, NO = "yes", "no"
 
 
-class Option(Body):
+class ScoredOption(Body):
     """One choice."""
 
     inert = frozenset({"description"})
@@ -66,21 +66,23 @@ class Predicate(Asking):
     type: Literal["predicate"]
 
 
-class Choice(Asking):
+class ChoiceQuestion(Asking):
     """Which of some values."""
 
     type: Literal["choice"]
-    choices: Annotated[list[Option], within("options")] = Field(description="objects with a `value`, at least two")
+    choices: Annotated[list[ScoredOption], within("options")] = Field(
+        description="objects with a `value`, at least two"
+    )
 
 
-class Score(Asking):
+class ScoreQuestion(Asking):
     """How far along ordered levels; the first counts 0."""
 
     type: Literal["score"]
     levels: Annotated[list[Level], within("options")] = Field(description="objects with a `label`, lowest first")
 
 
-Asked = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
+Asked = Annotated[Predicate | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
 
 
 class Decisions(Body):
@@ -194,11 +196,11 @@ def _asking(turns: list[Turn], asked: str) -> list[Turn]:
     return [*turns[:-1], {"role": "user", "content": content}]
 
 
-def _choices(question: Predicate | Choice | Score) -> Mapping[str, Any]:
+def _choices(question: Predicate | ChoiceQuestion | ScoreQuestion) -> Mapping[str, Any]:
     """What may be answered, and what each answer stands for. Raises ApiError if two are one."""
     if isinstance(question, Predicate):
         return {YES: True, NO: False}
-    if isinstance(question, Score):
+    if isinstance(question, ScoreQuestion):
         pairs: list[tuple[str, Any]] = [(level.label, i) for i, level in enumerate(question.levels)]
     else:
         pairs = [(_spelt(option.value), option.value) for option in question.choices]
@@ -212,12 +214,12 @@ def _spelt(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def _answer(question: Predicate | Choice | Score, decision: Decision) -> Json:
+def _answer(question: Predicate | ChoiceQuestion | ScoreQuestion, decision: Decision) -> Json:
     values, shares = _choices(question), decision.shares
     if isinstance(question, Predicate):
         return {"probability": shares[YES]}
     best, pairs = decision.best, [(text, values[text], share) for text, share in shares.items()]
-    if isinstance(question, Choice):
+    if isinstance(question, ChoiceQuestion):
         probabilities = [{"value": value, "probability": share} for _, value, share in pairs]
         return {"choice": values[best], "confidence": shares[best], "probabilities": probabilities}
     levels = [{"label": text, "value": value, "probability": share} for text, value, share in pairs]
