@@ -1,8 +1,8 @@
 """Stored tensors: a folder of safetensors files, and the folder of a model's name.
 
 A `WeightSource` reads headers first, so that names and shapes can be checked before anything large is allocated, and
-then one tensor at a time. It refuses files that disagree with themselves or with their index. Pickled weights are refused:
-reading one can run code.
+then one tensor at a time. It refuses files that disagree with themselves or with their index. Pickled weights are
+refused: reading one can run code.
 """
 
 from __future__ import annotations
