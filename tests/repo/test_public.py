@@ -74,14 +74,25 @@ def test_an_export_list_is_sorted_and_true(name: str) -> None:
 
 
 def swallowing(source: str) -> list[str]:
-    """Functions that take keywords which they do not name."""
+    """Functions that take keywords which they neither name nor hand on to a function that does."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, functions))
-    return [f"line {node.lineno}" for node in nodes if node.args.kwarg is not None]
+    return [f"line {each.lineno}" for each in nodes if each.args.kwarg and not _handed_on(each, each.args.kwarg.arg)]
+
+
+def _handed_on(function: ast.AST, name: str) -> bool:
+    """Whether a call inside passes the keywords on, as `**name`."""
+    calls = (keyword for node in ast.walk(function) if isinstance(node, ast.Call) for keyword in node.keywords)
+    return any(each.arg is None and isinstance(each.value, ast.Name) and each.value.id == name for each in calls)
 
 
 def test_no_function_swallows_a_keyword() -> None:
     """One that is misspelt, or that another version renamed, is an error and not an option that does nothing."""
-    assert swallowing("def f(a, *, b): ...\nasync def g(a, **rest): ...\nlambda **rest: 0") == ["line 2", "line 3"]
+    assert swallowing(
+        "def f(a, *, b): ...\nasync def g(a, **rest): ...\nlambda **rest: 0\ndef h(**rest): k(**rest)"
+    ) == [
+        "line 2",
+        "line 3",
+    ]
     found = {str(path): swallowing(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
     assert not {path: lines for path, lines in found.items() if lines}

@@ -119,7 +119,7 @@ def test_nothing_reaches_outside_or_turns_text_into_markup(name: str) -> None:
 def test_the_page_is_in_the_wheel() -> None:
     """The builder takes all of src/redraft but what version control ignores."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/redraft"]}
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/redraft"]
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout, so nothing is ignored")
     paths = [str((FOLDER / name).relative_to(ROOT)) for name in FILES]

@@ -37,7 +37,7 @@ def test_requests_that_name_no_preset_are_answered(nano: Engine, preset: str | N
             said = httpx2.post(f"{at.base}/{path}", json=body, timeout=100)
             assert said.status_code == 200, (path, said.text)
         named = httpx2.post(f"{at.base}/completions", json=GAP | {"canvas": {"preset": "flow"}}, timeout=100)
-        assert named.json()["error"]["message"].startswith("preset is 'flow'; a gap needs whole canvases")
+        assert named.json()["error"]["message"].startswith("canvas.preset is 'flow'; a gap needs whole canvases")
 
 
 @pytest.mark.parametrize("more", [{}, {"max_tokens": 10}, {"effort": 0.5}, {"canvas": {"preset": "reference"}}])
