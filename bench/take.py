@@ -99,7 +99,7 @@ TABLE = (
     Take(
         "maskbench", 10, "python bench/maskbench.py --data A --count 1500 --seed 2", "a clone of jsonschemabench, as A"
     ),
-    Take("noise-real", 5, "python bench/noise_real.py --data A --count 624", "the same"),
+    Take("noise-real", 5, "python bench/noise_real.py --data A --count 1000", "the same"),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("fleet-simulation", 3, "python bench/fleet.py --count 20000"),
     Take("ray-path", 8, "python bench/ray_path.py --count 200", "the extra scale"),
