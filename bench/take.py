@@ -79,8 +79,6 @@ TABLE = (
     Take("turns-nano-sudoku", 1, "python bench/turns.py --count 600"),
     Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} elsewhere extract edit mend fill"),
     Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} extract edit mend fill"),
-    Take("plain-nano-warm", 2, f"{PLAIN} {WRITTEN}"),
-    Take("plain-nano-warm-causal", 3, f"{PLAIN} --causal {WRITTEN}"),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
     Take("eval-nano-sudoku-infill", 14, "python bench/infills.py --count 40"),
     Take("serve", 12, "python bench/serve_load.py --count 256"),
