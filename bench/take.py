@@ -54,7 +54,6 @@ class Take:
 
 BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --model nano-sudoku --threads 1"
 BEFORE = "python bench/before_after.py --before ../before"
-PLAIN = "python bench/plain.py --model nano --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
 SHIPPED = "python bench/plain.py --model nano --canvas 128 --count 100"
 TABLE = (
