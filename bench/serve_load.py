@@ -145,7 +145,7 @@ async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: R
     async def one(prompt: str, seed: int, max_tokens: int, kind: str) -> tuple[str, StreamedReply]:
         async with gate:
             body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "seed": seed}
-            body |= {"max_tokens": max_tokens} if kind != "bad" else {"max_tokens": -1}
+            body |= {"max_tokens": max_tokens} if kind != "bad" else {"max_tokens": -2}
             return kind, await stream_chat(host, port, body, leave=kind == "leave")
 
     tasks = []
