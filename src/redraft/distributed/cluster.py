@@ -117,11 +117,11 @@ def _look(ray: Any, name: str, node: str, fleet: Fleet) -> None:
         version, problem = ray.get(there(seen).remote(fleet.model, fleet.adapter), timeout=LOOK_SEC)
     except ray.exceptions.GetTimeoutError:
         raise RunError(f"node {name} did not answer within {LOOK_SEC:g} s; see ray status") from None
+    except ray.exceptions.TaskUnschedulableError:
+        return  # the node has gone since it was listed; Ray uses those that are left
     except ray.exceptions.RayError as error:
-        raise RequestError(
-            f"node {name} cannot run redraft ({_cause(str(error))}); install redraft {__version__} with the extra "
-            "scale there"
-        ) from None
+        said = f"node {name} cannot run redraft ({_cause(str(error))})"
+        raise RequestError(f"{said}; install redraft {__version__} with the extra scale there") from None
     if version != __version__:
         raise RequestError(f"node {name} has redraft {version} and this one {__version__}; install the same on all")
     if problem is not None:
