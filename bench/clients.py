@@ -29,6 +29,7 @@ from PIL import Image
 
 import redraft
 from client_checks import HEAD, IMAGES_NODE, IMAGES_PYTHON, NODE, NODE_HEAD, PYTHON
+from command import served
 from redraft.cache import Prefix
 from redraft.cli.connect import TOOLS, Address
 from redraft.measure.record import new_record, write_record
@@ -49,36 +50,16 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.images is not None:
         return _images(arguments)
-    # Schemathesis finds answers that take thousands of steps.
-    command = [
-        sys.executable,
-        "-m",
-        "redraft",
-        "serve",
-        "--model",
-        "nano-sudoku",
-        "--name",
-        "nano",
-        "--port",
-        "0",
-        "--quiet",
-        "--max-seconds",
-        "5",
-    ]
     found: dict[str, dict[str, Any]] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        base = server.stdout.readline().strip() + "/v1"
-        try:
-            given = [base, json.dumps(_given(40) | {"connect": _connect(base)})]
-            for name in arguments.only or names:
-                print(f"{name} …", file=sys.stderr, flush=True)
-                if name in PYTHON:
-                    found[name] = _python(name, given, [Path(sys.prefix), *arguments.venv])
-                else:
-                    found[name] = _node(name.removesuffix(" (JavaScript)"), given, arguments.node)
-        finally:
-            server.terminate()
+    # Schemathesis finds answers that take thousands of steps.
+    with served("--model", "nano-sudoku", "--name", "nano", "--max-seconds", "5") as (url, _):
+        given = [f"{url}/v1", json.dumps(_given(40) | {"connect": _connect(f"{url}/v1")})]
+        for name in arguments.only or names:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            if name in PYTHON:
+                found[name] = _python(name, given, [Path(sys.prefix), *arguments.venv])
+            else:
+                found[name] = _node(name.removesuffix(" (JavaScript)"), given, arguments.node)
     for name, reported in found.items():
         print(f"{name} {reported['version']}: {reported['said']}")
     tried = {name: reported for name, reported in found.items() if reported["version"]}
@@ -102,18 +83,11 @@ def _images(arguments: argparse.Namespace) -> int:
     done = engine.generate(turn, seed=7, max_tokens=16)
     given = {"model": arguments.images.name, "answer": done.text, "tokens": done.prompt_tokens}
     given |= {"images": [_url(picture) for picture in pictures]}
-    words = [str(arguments.images), "--device", "cpu", "--port", "0", "--quiet"]
     found: dict[str, dict[str, Any]] = {}
-    with subprocess.Popen(
-        [sys.executable, "-m", "redraft", "serve", *words], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        sent = [server.stdout.readline().strip() + "/v1", json.dumps(given)]
-        try:
-            found["openai"] = _python("openai", sent, [Path(sys.prefix)], IMAGES_PYTHON)
-            found["openai (JavaScript)"] = _node("openai", sent, arguments.node, IMAGES_NODE)
-        finally:
-            server.terminate()
+    with served(str(arguments.images), "--device", "cpu") as (url, _):
+        sent = [f"{url}/v1", json.dumps(given)]
+        found["openai"] = _python("openai", sent, [Path(sys.prefix)], IMAGES_PYTHON)
+        found["openai (JavaScript)"] = _node("openai", sent, arguments.node, IMAGES_NODE)
     for name, reported in found.items():
         print(f"{name} {reported['version']}: {reported['said']}")
     tried = {name: reported for name, reported in found.items() if reported["version"]}

@@ -1,12 +1,18 @@
-"""What the experiments share: the flags of a run of one model, and where its record goes."""
+"""What the experiments share: the flags of a run of one model, where its record goes, and a server to ask."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from redraft.errors import RunError
 from redraft.measure.record import Record, check_place, write_record
 
 
@@ -32,3 +38,19 @@ def finish(record: Record, place: Path | None) -> None:
     if place is not None:
         write_record(record, place)
     print(record)
+
+
+@contextmanager
+def served(*words: str, **environment: str) -> Iterator[tuple[str, int]]:
+    """`redraft serve` of this tree in a process of its own: its URL and process id. Raises RunError if it fails."""
+    source = str(Path(__file__).resolve().parents[1] / "src")
+    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet", *words]
+    variables = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"} | environment
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        assert process.stdout is not None
+        try:
+            if not (url := process.stdout.readline().strip()).startswith("http://"):
+                raise RunError("the server did not start; run `redraft serve` to see why")
+            yield url, process.pid
+        finally:
+            process.terminate()

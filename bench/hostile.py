@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 import sys
 import time
 import typing
@@ -34,7 +32,7 @@ from typing import Any
 
 import httpx2
 
-from command import arguments, finish
+from command import arguments, finish, served
 from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.process_memory import resident_mib
@@ -276,30 +274,18 @@ def broken(found: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served(*more_words: str) -> Iterator[tuple[str, int]]:
-    """A server in a process of its own, of one second an answer unless said otherwise: its URL and its number."""
-    root = Path(__file__).resolve().parent.parent
-    words = ["serve", "--port", "0", "--threads", "1", "--quiet", "--max-seconds", "1", *more_words]
-    with TemporaryDirectory() as folder:  # what it compiled before would cost nothing
-        more = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": folder}
-        command = [sys.executable, "-m", "redraft", *words]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | more)
-        assert process.stdout is not None
-        try:
-            url = process.stdout.readline().strip()
-            if not re.match(r"http://", url):
-                raise RunError("the server did not start")
-            yield url, process.pid
-        finally:
-            process.terminate()
-            process.wait(60)
-            process.stdout.close()
+def hurried(*more_words: str) -> Iterator[tuple[str, int]]:
+    """A server of one second an answer unless said otherwise: its URL and process id."""
+    words = ("--threads", "1", "--max-seconds", "1", *more_words)
+    # An empty cache: what it compiled before would cost nothing.
+    with TemporaryDirectory() as folder, served(*words, XDG_CACHE_HOME=folder) as found:
+        yield found
 
 
 def main() -> None:
     """One record."""
     asked = arguments(__doc__ or "", count=20_000)
-    with served() as (url, pid):
+    with hurried() as (url, pid):
         figures = asyncio.run(measured(url, pid, asked.count, 0, progress))
     print(json.dumps(figures, indent=1), file=sys.stderr)
     finish(record_of(figures, asked.count), asked.record)

@@ -14,18 +14,15 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from command import finish
-from redraft.errors import RunError
+from command import finish, served
 from redraft.measure.record import check_place, new_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,24 +132,6 @@ class Findings:
         return len(self.violations) + len(self.console) + len(self.outside)
 
 
-@contextmanager
-def served(model: str) -> Iterator[str]:
-    """A server of a model in a process of its own: its URL."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "redraft", "serve", "--model", model, "--port", "0", "--threads", "1", "--quiet"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout is not None
-    url = process.stdout.readline().strip()
-    if not re.match(r"http://", url):
-        raise RunError("the server did not start")
-    try:
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
-
-
 def checked(context: Any, url: str, view: str, axe: str, pictures: Path | None) -> Findings:
     """One view with an answer in it, at all widths in both colours."""
     found, page = Findings(), context.new_page()
@@ -181,7 +160,11 @@ def checked(context: Any, url: str, view: str, axe: str, pictures: Path | None) 
 def measured(axe: str, pictures: Path | None) -> dict[str, Any]:
     """All views: the findings of each."""
     figures: dict[str, Any] = {}
-    with sync_playwright() as driver, served("nano") as nano, served("nano-sudoku") as sudokus:
+    with (
+        sync_playwright() as driver,
+        served("--model", "nano") as (nano, _),
+        served("--model", "nano-sudoku") as (sudokus, _),
+    ):
         urls = {"nano": nano, "nano-sudoku": sudokus}
         browser = driver.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=FLAGS)
         for view, (model, _, _) in VIEWS.items():

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from command import served
 from redraft.errors import RecordError
 from redraft.measure.record import check_place, new_record, write_record
 
@@ -109,34 +110,15 @@ def outcomes(tests: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _run(copied: Path, report: Path) -> Path:
     """Run pytest on the copies against a server of ours; returns its report."""
-    words = [
-        "-m",
-        "redraft",
-        "serve",
-        "--model",
-        "nano-sudoku",
-        "--name",
-        "nano",
-        "--alias",
-        "*",
-        "--port",
-        "0",
-        "--quiet",
-    ]
-    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        port = server.stdout.readline().strip().rpartition(":")[2]
+    with served("--model", "nano-sudoku", "--name", "nano", "--alias", "*") as (url, _):
         files = [f"unit/test_{name}.py" for name in ASKED if (copied / "unit" / f"test_{name}.py").exists()]
         flags = ["-q", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not slow", f"--junitxml={report}"]
         environment = os.environ | {
             "DEBUG_EXTERNAL": "1",
-            "PORT": port,
+            "PORT": url.rpartition(":")[2],
             "PYTHONPATH": f"{copied}:{os.environ.get('PYTHONPATH', '')}",
         }
-        try:
-            subprocess.run([sys.executable, "-m", "pytest", *flags, *files], cwd=copied, env=environment, check=False)
-        finally:
-            server.terminate()
+        subprocess.run([sys.executable, "-m", "pytest", *flags, *files], cwd=copied, env=environment, check=False)
     return report
 
 

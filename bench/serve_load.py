@@ -17,9 +17,6 @@ long the engine's thread did not run: over HTTP and without, its own work left o
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +32,7 @@ from typing import Any
 
 import torch
 
-from command import arguments, finish
+from command import arguments, finish, served
 from redraft import load
 from redraft.cli.common import progress
 from redraft.engine.request import Options, Request
@@ -105,7 +102,8 @@ def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Re
     torch.set_num_threads(1)
     engine = load(model, device="cpu")
     workloads = {what: rooms(engine, tasks) for what, tasks in WORKLOADS.items()}
-    with _server(model) as (at, port, pid):
+    with served(model, "--threads", "1") as (url, pid):
+        at, port = "127.0.0.1", int(url.rpartition(":")[2])
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more
             asyncio.run(_level(at, port, STREAMS[-1], _jobs(workloads["mixed"], STREAMS[-1], Random(i)), Random(i)))
         levels = {}
@@ -320,22 +318,6 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
             )
         )
     return found
-
-
-@contextmanager
-def _server(model: str) -> Iterator[tuple[str, int, int]]:
-    """A server process; host, port and process id."""
-    command = [sys.executable, "-m", "redraft", "serve", model, "--port", "0", "--threads", "1", "--quiet"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as it:
-        assert it.stdout is not None
-        url = it.stdout.readline().strip()
-        if not url:
-            raise RunError("the server did not start; run `redraft serve` to see why")
-        try:
-            yield "127.0.0.1", int(url.rpartition(":")[2]), it.pid
-        finally:
-            it.terminate()
 
 
 def main() -> None:

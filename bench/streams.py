@@ -22,7 +22,7 @@ from typing import Any
 import httpx2
 
 from command import arguments, finish
-from hostile import GROWN, OURS, bodies, served, state
+from hostile import GROWN, OURS, bodies, hurried, state
 from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.record import Progress, Record, new_record
@@ -150,7 +150,7 @@ def record_of(figures: dict[str, Any]) -> Record:
 def main() -> None:
     """One record."""
     asked = arguments(__doc__ or "", count=600)
-    with served("--max-seconds", "600") as (url, pid):
+    with hurried("--max-seconds", "600") as (url, pid):
         figures = asyncio.run(load(url, pid, asked.count, progress))
     print(json.dumps(figures, indent=1), file=sys.stderr)
     finish(record_of(figures), asked.record)

@@ -243,7 +243,7 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
             self.generic_visit(node)
             return _call(JOIN, node.nodes)
 
-        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802, likewise
             self.generic_visit(node)
             return _call(COUNT, [node]) if isinstance(node.arg, nodes.Slice) else node
 
@@ -253,10 +253,10 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
         intercepted_binops = frozenset({"*", "**", "%", "+"})
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-            tree = Counting().visit(super()._parse(source, name, filename))
+            tree: nodes.Template = Counting().visit(super()._parse(source, name, filename))
             for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
                 node.body.insert(0, nodes.ExprStmt(_call(TICK, [])))
-            return tree  # type: ignore[no-any-return]
+            return tree
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             _check_binop(operator, left, right)

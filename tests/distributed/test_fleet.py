@@ -170,6 +170,7 @@ def test_inputs_and_outputs_that_no_run_has_are_refused(tmp_path: Path) -> None:
     (tmp_path / "out.parquet").mkdir()
     assert "out.parquet exists; name another output" in message(str(tmp_path / "in"), str(tmp_path / "out.parquet"))
     assert "write a URL as s3://bucket/folder" in message("nowhere://a/b", "out")
+    assert "s3://a/b/ names no file" in message(str(tmp_path / "in"), "s3://a/b/")
     assert "has no Parquet or JSON file" in message(str(tmp_path / "out.parquet"), "out")
     (tmp_path / "out.parquet" / "a.parquet").touch()
     (tmp_path / "out.parquet" / "a.jsonl").touch()

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from hostile import ENDPOINTS, bodies, measured, served
+from hostile import ENDPOINTS, bodies, hurried, measured
 
 
 def test_cases_reach_every_endpoint_and_both_sides_of_every_bound() -> None:
@@ -26,7 +26,7 @@ def test_cases_reach_every_endpoint_and_both_sides_of_every_bound() -> None:
 @pytest.mark.slow
 def test_hostile_requests_are_answered_and_leave_nothing() -> None:
     """The short form of bench/hostile.py; times are for a machine that does nothing else, so they are in its record."""
-    with served() as (url, pid):
+    with hurried() as (url, pid):
         found = asyncio.run(measured(url, pid, 200, 1))
     assert not {status for status in found["statuses"] if int(status) >= 500} - {"503", "504"}
     assert sum(found["statuses"].values()) == 200, found["wrong"]

@@ -25,7 +25,7 @@ from redraft.server.http.keys import digest_of
 from redraft.server.http.settings import Settings
 from redraft.tasks.grids import solve
 from redraft.trace.file import read_trace
-from redraft.trace.film import first_apart
+from redraft.trace.recording import first_apart
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -616,9 +616,9 @@ def test_every_view_saves_its_trace_and_the_trace_view_takes_it(tab: Tab, tmp_pa
     page = tab.open()
     ask(page, RECORD)
     page.wait_for_selector(SETTLED)
-    film = saved(tab, tmp_path).main
-    assert film.frames[-1].text == ANSWER
-    assert (film.begun.seed, film.finish) == (5, "stop")
+    recording = saved(tab, tmp_path).main
+    assert recording.frames[-1].text == ANSWER
+    assert (recording.begun.seed, recording.finish) == (5, "stop")
     text = (tmp_path / "saved.jsonl").read_text(encoding="utf-8")
     page = tab.open("trace")
     drop = """text => {
@@ -660,7 +660,7 @@ def test_the_replay_of_a_filled_hole_is_the_winners(tab: Tab, tmp_path: Path) ->
     page.wait_for_selector(".result .diff")
     assert page.locator(".race .stage .cell").all_text_contents() == ["t"]
     trace = saved(tab, tmp_path)
-    assert len(trace.films) == 3
+    assert len(trace.recordings) == 3
     assert trace.main.frames[-1].text == "t"
 
 

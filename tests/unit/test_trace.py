@@ -26,9 +26,9 @@ from redraft.engine.scope import CancelScope
 from redraft.errors import RequestError, TraceError
 from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
-from redraft.trace.film import apart, first_apart
 from redraft.trace.lines import VERSION, Header
 from redraft.trace.recorder import Recorder
+from redraft.trace.recording import apart, first_apart
 
 RECORD = "record\nSend 417 melu to Karomi."
 HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", taken="", options={})
@@ -57,18 +57,20 @@ def test_the_frames_add_up_to_the_drafts(engine: Engine, taken: Callable[..., Pa
     request = engine.resolve(Request("sudoku\n1..4\n..1.\n..42\n4...", chat=True, options=options))
     drafts = [event for event in engine.submit(request, drafts=True).events() if isinstance(event, Draft)]
     done = engine.run(request)
-    (film,) = read_trace(taken(lambda tapped: tapped.run(request))).films
-    assert [frame.ids for frame in film.frames] == [tuple(draft.tokens) for draft in drafts]
-    assert [frame.drafted.accepted for frame in film.frames] == [list(map(int, draft.accepted)) for draft in drafts]
-    for frame, draft in zip(film.frames, drafts, strict=True):
+    (recording,) = read_trace(taken(lambda tapped: tapped.run(request))).recordings
+    assert [frame.ids for frame in recording.frames] == [tuple(draft.tokens) for draft in drafts]
+    assert [frame.drafted.accepted for frame in recording.frames] == [
+        list(map(int, draft.accepted)) for draft in drafts
+    ]
+    for frame, draft in zip(recording.frames, drafts, strict=True):
         assert frame.drafted.entropy == pytest.approx(draft.entropy, abs=1e-6)
         assert frame.drafted.step == draft.step
-    for before, frame, draft in zip(film.frames, film.frames[1:], drafts[1:], strict=False):
+    for before, frame, draft in zip(recording.frames, recording.frames[1:], drafts[1:], strict=False):
         if before.drafted.block == frame.drafted.block:
             assert list(frame.changed) == draft.changed
-    assert film.ended is not None
-    assert (film.ended.text, film.finish, film.ended.steps) == (done.text, done.finish, list(done.steps))
-    assert [token for block in film.blocks for token in block.tokens] == list(done.tokens)
+    assert recording.ended is not None
+    assert (recording.ended.text, recording.finish, recording.ended.steps) == (done.text, done.finish, list(done.steps))
+    assert [token for block in recording.blocks for token in block.tokens] == list(done.tokens)
 
 
 def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., Path]) -> None:
@@ -77,8 +79,8 @@ def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., 
     for choices, wanted in (([answer], ""), ([answer.replace("417", "418")], "8")):
         language = engine.language(choices_source(choices))
         request = engine.resolve(Request(RECORD, chat=True, options=Options(seed=1), constraint=language))
-        (film,) = read_trace(taken(lambda tapped, request=request: tapped.run(request))).films
-        last = film.frames[-1]
+        (recording,) = read_trace(taken(lambda tapped, request=request: tapped.run(request))).recordings
+        last = recording.frames[-1]
         forced = "".join(last.tokens[at] for at in last.drafted.forced if at < last.end)
         assert forced == wanted
 
@@ -89,10 +91,10 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
     found = []
     trace = read_trace(taken(lambda tapped: found.append(tapped.infill(*text, max_tokens=6, seed=2))))
     assert found[0].data == alone.data
-    assert len(trace.films) == alone.tried
+    assert len(trace.recordings) == alone.tried
     assert trace.main.finish in ("stop", "length")
-    assert {film.finish for film in trace.films} == {trace.main.finish, "aborted"}
-    assert [film.taken for film in trace.films].count(True) == 1
+    assert {recording.finish for recording in trace.recordings} == {trace.main.finish, "aborted"}
+    assert [recording.taken for recording in trace.recordings].count(True) == 1
     assert trace.main.taken
     tokens = [token for block in trace.main.blocks for token in block.tokens]
     assert tuple(tokens[: len(alone.answer.tokens)]) == alone.answer.tokens
@@ -189,7 +191,7 @@ let reported = "";
 for await (const part of process.stdin) reported += part;
 const read = (text) => {
   try {
-    return readTrace(text).films.length;
+    return readTrace(text).recordings.length;
   } catch (error) {
     return error.message;
   }

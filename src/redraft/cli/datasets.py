@@ -39,6 +39,8 @@ def as_files(ray: Any, source: str, target: str) -> Iterator[tuple[Path, Path]]:
     Raises RequestError for an input that cannot be read or an output that is there, RunError for one that cannot be
     written.
     """
+    if is_url(target) and target.endswith("/"):
+        raise RequestError(f"{target} names no file; end it with one, such as {target}answers.jsonl")
     apart = is_url(target) or target.endswith(PARQUET)
     lines = Path(f"{target.rpartition('/')[2] if is_url(target) else target}.lines") if apart else Path(target)
     if apart:

@@ -1,4 +1,4 @@
-"""Films of canvases on a terminal, step by step, under the reader's keys; elsewhere a line a step."""
+"""Recordings of canvases on a terminal, step by step, under the reader's keys; elsewhere a line a step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rich.text import Text as Line
 
 from redraft.cli.common import tame
 from redraft.cli.display import canvas_line
-from redraft.trace.film import Film, Frame, apart, first_apart
+from redraft.trace.recording import Frame, Recording, apart, first_apart
 
 KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
 KEYS |= {b"\x1b[1~": "first", b"\x1b[4~": "last"}  # as screen and tmux send home and end
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
 
-Named = Sequence[tuple[str, Film]]
+Named = Sequence[tuple[str, Recording]]
 
 
 @dataclass
@@ -49,17 +49,17 @@ class Playback:
             self.speed = min(1000.0, max(0.01, self.speed * (2 if key == "faster" else 0.5)))
 
 
-def play(films: Named, speed: float) -> None:
-    """Show one film, or two beside each other, on stdout; until the reader leaves, if there are keys to leave by."""
+def play(recordings: Named, speed: float) -> None:
+    """Show one recording, or two side by side, on stdout; until the reader leaves, if there are keys to leave by."""
     console = Console(highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
-        for line in lines(films):
+        for line in lines(recordings):
             print(line)
         return
-    place = Playback(max(len(film.frames) for _, film in films) - 1, speed)
+    place = Playback(max(len(recording.frames) for _, recording in recordings) - 1, speed)
     with _keys() as fd, Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(screen(films, place), refresh=True)
+            live.update(screen(recordings, place), refresh=True)
             if fd is None and place.at == place.last:
                 return
             key = _wait(fd, 1 / place.speed if place.plays else None)
@@ -72,32 +72,32 @@ def play(films: Named, speed: float) -> None:
             place.plays = place.plays and (place.at < place.last or key is not None)
 
 
-def lines(films: Named) -> Iterator[str]:
-    """A line a step; of two films one of each, and where they part."""
-    for at in range(max(len(film.frames) for _, film in films)):
-        for name, film in films:
-            if at < len(film.frames):
-                frame = film.frames[at]
-                text = (Line(tame(frame.before)) + _canvas(film, frame, ())).plain.replace("\n", "⏎")
-                yield (f"{name}  " if len(films) > 1 else "") + f"{_head(frame)}  {text}"
-    if len(films) > 1:
-        yield _parting(films)
+def lines(recordings: Named) -> Iterator[str]:
+    """A line a step; of two recordings one of each, and where they part."""
+    for at in range(max(len(recording.frames) for _, recording in recordings)):
+        for name, recording in recordings:
+            if at < len(recording.frames):
+                frame = recording.frames[at]
+                text = (Line(tame(frame.before)) + _canvas(recording, frame, ())).plain.replace("\n", "⏎")
+                yield (f"{name}  " if len(recordings) > 1 else "") + f"{_head(frame)}  {text}"
+    if len(recordings) > 1:
+        yield _parting(recordings)
 
 
-def screen(films: Named, place: Playback) -> RenderableType:
+def screen(recordings: Named, place: Playback) -> RenderableType:
     """What is on view."""
-    frames = [film.frames[min(place.at, len(film.frames) - 1)] for _, film in films]
-    marked = set(apart(frames[0], frames[1])) if len(films) > 1 else set[int]()
+    frames = [recording.frames[min(place.at, len(recording.frames) - 1)] for _, recording in recordings]
+    marked = set(apart(frames[0], frames[1])) if len(recordings) > 1 else set[int]()
     shown = []
-    for (name, film), frame in zip(films, frames, strict=True):
+    for (name, recording), frame in zip(recordings, frames, strict=True):
         head = Line(f"{name}  {_head(frame)}\n", style="cyan")
-        shown.append(head + Line(tame(frame.before)) + _canvas(film, frame, marked))
+        shown.append(head + Line(tame(frame.before)) + _canvas(recording, frame, marked))
     grid = Table.grid(expand=True, padding=(0, 2))
     for _ in shown:
         grid.add_column(ratio=1)
     grid.add_row(*shown)
     foot = f"{place.at + 1} of {place.last + 1}{'' if place.plays else ', paused'}, {place.speed:g} a second"
-    return Group(grid, Line(f"{foot}  {_parting(films)}" if len(films) > 1 else foot, style="dim"))
+    return Group(grid, Line(f"{foot}  {_parting(recordings)}" if len(recordings) > 1 else foot, style="dim"))
 
 
 def _head(frame: Frame) -> str:
@@ -105,15 +105,15 @@ def _head(frame: Frame) -> str:
     return f"block {drafted.block}  step {drafted.step:>2}  {sum(drafted.entropy) / drafted.width:.3f} nats"
 
 
-def _canvas(film: Film, frame: Frame, marked: Collection[int]) -> Line:
-    ends, drafted = set(film.begun.ends), frame.drafted
+def _canvas(recording: Recording, frame: Frame, marked: Collection[int]) -> Line:
+    ends, drafted = set(recording.begun.ends), frame.drafted
     pieces = [None if number in ends else token for number, token in zip(frame.ids, frame.tokens, strict=True)]
     forced = set(drafted.forced)
     return canvas_line(pieces, frame.changed, drafted.accepted, [at in forced for at in range(drafted.width)], marked)
 
 
-def _parting(films: Named) -> str:
-    found = first_apart(films[0][1], films[1][1])
+def _parting(recordings: Named) -> str:
+    found = first_apart(recordings[0][1], recordings[1][1])
     if found is None:
         return "they read the same at every step"
     at, positions = found

@@ -10,7 +10,7 @@ from redraft.cli.common import Commands, command, print_json
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.trace.film import Film, Trace
+    from redraft.trace.recording import Recording, Trace
 
 EPILOG = """A trace is written by --trace of generate, chat, infill, edit, fill and serve; no model is loaded to play
 it. Keys, on a terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to
@@ -46,44 +46,44 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--speed is {arguments.speed}; it must be from 0.01 to 1000 steps a second")
     paths = [path for path in (arguments.first, arguments.second) if path is not None]
     traces = [read_trace(path) for path in paths]
-    films = [_chosen(trace, arguments.request, path) for trace, path in zip(traces, paths, strict=True)]
+    recordings = [_chosen(trace, arguments.request, path) for trace, path in zip(traces, paths, strict=True)]
     if arguments.json:
-        print_json(_summary(traces, films))
+        print_json(_summary(traces, recordings))
         return 0
     from redraft.cli.player import play
 
-    play([(path.name, film) for path, film in zip(paths, films, strict=True)], arguments.speed)
+    play([(path.name, recording) for path, recording in zip(paths, recordings, strict=True)], arguments.speed)
     return 0
 
 
-def _chosen(trace: Trace, index: int | None, path: Path) -> Film:
+def _chosen(trace: Trace, index: int | None, path: Path) -> Recording:
     if index is None:
         return trace.main
-    found = next((film for film in trace.films if film.begun.index == index), None)
+    found = next((recording for recording in trace.recordings if recording.begun.index == index), None)
     if found is None:
-        there = ", ".join(str(film.begun.index) for film in trace.films)
+        there = ", ".join(str(recording.begun.index) for recording in trace.recordings)
         raise RequestError(f"--request is {index}; {path} has steps of {there}")
     return found
 
 
-def _summary(traces: list[Trace], films: list[Film]) -> dict[str, object]:
-    from redraft.trace.film import first_apart
+def _summary(traces: list[Trace], recordings: list[Recording]) -> dict[str, object]:
+    from redraft.trace.recording import first_apart
 
     rows = [
         {
             "model": trace.header.model,
             "command": trace.header.command,
-            "requests": [one.begun.index for one in trace.films],
-            "request": film.begun.index,
-            "seed": film.begun.seed,
-            "steps": len(film.frames),
-            "finish": film.finish,
-            "text": film.frames[-1].text if film.ended is None else film.ended.text,
-            "ms": film.frames[-1].drafted.ms,
+            "requests": [one.begun.index for one in trace.recordings],
+            "request": recording.begun.index,
+            "seed": recording.begun.seed,
+            "steps": len(recording.frames),
+            "finish": recording.finish,
+            "text": recording.frames[-1].text if recording.ended is None else recording.ended.text,
+            "ms": recording.frames[-1].drafted.ms,
         }
-        for trace, film in zip(traces, films, strict=True)
+        for trace, recording in zip(traces, recordings, strict=True)
     ]
-    if len(films) == 1:
+    if len(recordings) == 1:
         return rows[0]
-    found = first_apart(films[0], films[1])
+    found = first_apart(recordings[0], recordings[1])
     return {"traces": rows, "apart": None if found is None else {"step": found[0] + 1, "positions": found[1]}}

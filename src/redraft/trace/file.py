@@ -10,8 +10,8 @@ import msgspec
 
 from redraft.errors import RequestError, RunError, TraceError
 from redraft.files import lock
-from redraft.trace.film import Film, Trace
 from redraft.trace.lines import VERSION, Begun, Header, Line
+from redraft.trace.recording import Recording, Trace
 
 MOST_HEADER_BYTES = 2**20
 
@@ -70,28 +70,28 @@ def _is_trace(path: Path) -> bool:
 
 def read_trace(path: Path) -> Trace:
     """A trace from a file. Raises TraceError with the number of the line that cannot be used."""
-    films: dict[int, Film] = {}
+    recordings: dict[int, Recording] = {}
     try:
         with path.open("rb") as file:
             header = _header(path, file.readline())
             for number, line in enumerate(file, start=2):
                 try:
-                    _take(films, msgspec.json.decode(line, type=Line))
+                    _take(recordings, msgspec.json.decode(line, type=Line))
                 except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
                     raise TraceError(f"line {number} of {path} cannot be used: {error}") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from None
-    found = tuple(film for film in films.values() if film.frames)
+    found = tuple(recording for recording in recordings.values() if recording.frames)
     if not found:
         raise TraceError(f"{path} holds no step of a canvas; there is nothing to show")
     return Trace(header, found)
 
 
-def _take(films: dict[int, Film], line: Line) -> None:
-    if line.index in films:
-        films[line.index].take(line)
+def _take(recordings: dict[int, Recording], line: Line) -> None:
+    if line.index in recordings:
+        recordings[line.index].take(line)
     elif isinstance(line, Begun):
-        films[line.index] = Film(line)
+        recordings[line.index] = Recording(line)
     else:
         raise ValueError(f"request {line.index} has not begun")
 

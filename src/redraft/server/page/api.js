@@ -38,7 +38,7 @@ export async function* stream(path, body, signal) {
   for await (const data of events(answer.body)) {
     if (data === "[DONE]") return;
     const chunk = parsed(data);
-    if (chunk.error) throw told(0, chunk.error);
+    if (chunk.error) throw failure(0, chunk.error);
     yield chunk;
   }
   throw new ApiError(0, "The connection ended before the answer did. Ask again.");
@@ -102,12 +102,12 @@ async function send(path, options) {
 async function refused(answer) {
   const retry = Number(answer.headers.get("retry-after")) || 0;
   try {
-    return told(answer.status, (await answer.json()).error, retry);
+    return failure(answer.status, (await answer.json()).error, retry);
   } catch {
     return new ApiError(answer.status, `The server answered ${answer.status}.`, { retry });
   }
 }
 
-function told(status, error, retry = 0) {
+function failure(status, error, retry = 0) {
   return new ApiError(status, error.message, { param: error.param, code: error.code, retry });
 }

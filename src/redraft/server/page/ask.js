@@ -1,17 +1,17 @@
-// One request that streams, told to a stage.
+// One request that streams, shown on a stage.
 
 import { stream } from "./api.js";
 
 /** Ask, and show every step. Returns the text, its log-probabilities, why it ended, and what the server reports of it. */
 export async function ask(path, body, stage, signal) {
-  const said = { text: "", logprobs: [], finish: null, told: null, usage: null };
+  const said = { text: "", logprobs: [], finish: null, result: null, usage: null };
   const take = path !== "v1/canvas" ? theirs : body.canvas?.causal ? oneByOne : ours;
   stage.reset();
   stage.trace.begin(path, body);
   try {
     for await (const chunk of stream(path, body, signal)) take(chunk, stage, said);
   } finally {
-    stage.end(said.told, said);
+    stage.end(said.result, said);
   }
   return said;
 }
@@ -27,7 +27,7 @@ function ours(chunk, stage, said) {
   }
   if (chunk.type === "finished") {
     const { text, canvas, usage } = chunk;
-    Object.assign(said, { text, usage, finish: canvas.finish, told: canvas });
+    Object.assign(said, { text, usage, finish: canvas.finish, result: canvas });
   }
 }
 
@@ -50,5 +50,5 @@ function theirs(chunk, stage, said) {
   if (!choice) return;
   said.text += choice.delta?.content ?? choice.text ?? "";
   said.logprobs.push(...(choice.logprobs?.content ?? []));
-  if (choice.finish_reason) Object.assign(said, { finish: choice.finish_reason, told: choice.canvas ?? null });
+  if (choice.finish_reason) Object.assign(said, { finish: choice.finish_reason, result: choice.canvas ?? null });
 }

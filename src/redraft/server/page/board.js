@@ -1,10 +1,10 @@
 // A Sudoku board: clues that the reader sets, and the digits that a canvas reads in the other cells.
 
 import { h } from "./dom.js";
-import { heat } from "./film.js";
+import { heat } from "./recording.js";
 import { BOXES, clashes } from "./puzzle.js";
 
-/** A grid of cells; arrows walk it, digits set clues, Delete clears them. `changed()` is told of new clues. */
+/** A grid of cells; arrows walk it, digits set clues, Delete clears them. `changed()` is called with new clues. */
 export class Board {
   constructor(changed) {
     this.changed = changed;

@@ -1,7 +1,7 @@
 // A canvas as cells in a line of text. Colour is doubt, an underline what a step accepted, a dot what it changed.
 
 import { count, h } from "./dom.js";
-import { heat, nats } from "./film.js";
+import { heat, nats } from "./recording.js";
 
 const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
 

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-const MOST = 4e6; // cells of the table; beyond it the middle is told as one change
+const MOST = 4e6; // cells of the table; beyond it the middle is shown as one change
 
 /** Pairs of a kind (same, out, in) and a text; the texts of same and out make up `before`, same and in `after`. */
 export function diff(before, after) {

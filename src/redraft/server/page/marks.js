@@ -52,7 +52,7 @@ export class Marks {
     this.help.textContent = size ? `${count(size, "cell")} to ${this.kind === "pin" ? "keep" : "redo"}` : KINDS[this.kind][1];
   }
 
-  /** As /v1/canvas takes them: token ids where the server told them, the end as the text that it is. */
+  /** As /v1/canvas takes them: token ids where the server sent them, the end as the text that it is. */
   pins() {
     const frame = this.stage.showLast(0);
     const ids = this.stage.blocks[0].tokens;

@@ -6,10 +6,10 @@ import { announce, count, h } from "./dom.js";
 const KINDS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const HIGH = 72;
 
-/** The images of the next turn. `told` takes an error. */
+/** The images of the next turn. `report` takes an error. */
 export class Pictures {
-  constructor(target, told) {
-    Object.assign(this, { told, items: [], on: true });
+  constructor(target, report) {
+    Object.assign(this, { report, items: [], on: true });
     const accept = KINDS.join(",");
     this.input = h("input", { type: "file", accept, multiple: true, hidden: true, "aria-label": "Images" });
     this.button = h("button", { type: "button", class: "quiet", onclick: () => this.input.click() }, "Add an image");
@@ -38,7 +38,7 @@ export class Pictures {
       for (const file of [...files]) this.add(await read(file));
       announce(count(this.items.length, "image"));
     } catch (error) {
-      this.told(error);
+      this.report(error);
     }
     this.input.value = "";
   }

@@ -2,7 +2,7 @@
 
 import { stream } from "./api.js";
 import { announce, count, h } from "./dom.js";
-import { Film, heat, textOf } from "./film.js";
+import { Recording, heat, textOf } from "./recording.js";
 import { Stage } from "./stage.js";
 
 /** A request with segments, watched. Returns what came of it. */
@@ -40,32 +40,32 @@ export class Race {
     const code = h("code", {});
     const note = h("small", {});
     const element = h("li", { class: "lane" }, h("small", { class: "wide" }, count(gap, "token")), code, note);
-    this.lanes.set(index, { index, gap, told: [], film: new Film(), finish: null, code, note, element });
+    this.lanes.set(index, { index, gap, drafts: [], recording: new Recording(), finish: null, code, note, element });
     this.list.append(element);
     if (!this.element.hidden) return;
     this.element.hidden = false;
     this.element.scrollIntoView({ block: "nearest" });
   }
 
-  add(told) {
-    const lane = this.lanes.get(told.index);
-    this.stage.trace.draft(told);
-    const own = cropped(told, lane.gap);
-    lane.told.push(own);
-    const frame = lane.film.add(own);
+  add(draft) {
+    const lane = this.lanes.get(draft.index);
+    this.stage.trace.draft(draft);
+    const own = cropped(draft, lane.gap);
+    lane.drafts.push(own);
+    const frame = lane.recording.add(own);
     const cells = frame.tokens.map((token, i) => {
       const cell = h("span", { class: "cell" }, token.replaceAll("\n", "⏎"));
       cell.style.setProperty("--heat", heat(frame.entropy[i]));
       return cell;
     });
     lane.code.replaceChildren(...cells);
-    lane.note.textContent = `step ${told.step}`;
+    lane.note.textContent = `step ${draft.step}`;
   }
 
   over({ index, finish }) {
     const lane = this.lanes.get(index);
     lane.finish = finish;
-    const last = lane.film.frames.at(-1);
+    const last = lane.recording.frames.at(-1);
     if (last) this.stage.trace.over(index, { finish, text: textOf(last), steps: [last.step] });
     lane.element.classList.add(finish === "aborted" ? "lost" : "done");
     if (finish === "aborted") lane.note.textContent += ", given up";
@@ -73,28 +73,28 @@ export class Race {
 
   /** The steps of the one that won the last place, to be gone through. `fits` picks it among those that ended; a text
    *  with several places may have had others of that length before, so the last one counts. */
-  end(fits, told) {
-    const winner = [...this.lanes.values()].findLast((lane) => lane.told.length && lane.finish !== "aborted" && fits(lane));
+  end(fits, result) {
+    const winner = [...this.lanes.values()].findLast((lane) => lane.drafts.length && lane.finish !== "aborted" && fits(lane));
     this.list.hidden = true;
     if (!winner) return;
     this.stage.trace.taken(winner.index);
-    for (const each of winner.told) this.stage.show(each);
-    this.stage.end({ steps: [winner.told.at(-1).step], seed: told.seed }, { text: told.text, usage: null });
+    for (const each of winner.drafts) this.stage.show(each);
+    this.stage.end({ steps: [winner.drafts.at(-1).step], seed: result.seed }, { text: result.text, usage: null });
     announce("Settled");
   }
 }
 
 /** A frame without the text behind the gap, which is given. */
-function cropped(told, gap) {
-  const inside = told.positions.map((at) => at < gap);
+function cropped(draft, gap) {
+  const inside = draft.positions.map((at) => at < gap);
   return {
-    ...told,
+    ...draft,
     width: gap,
-    end: told.end !== null && told.end < gap ? told.end : null,
-    positions: told.positions.filter((_, i) => inside[i]),
-    tokens: told.tokens.filter((_, i) => inside[i]),
-    entropy: told.entropy.slice(0, gap),
-    accepted: told.accepted.slice(0, gap),
-    forced: (told.forced ?? []).filter((at) => at < gap),
+    end: draft.end !== null && draft.end < gap ? draft.end : null,
+    positions: draft.positions.filter((_, i) => inside[i]),
+    tokens: draft.tokens.filter((_, i) => inside[i]),
+    entropy: draft.entropy.slice(0, gap),
+    accepted: draft.accepted.slice(0, gap),
+    forced: (draft.forced ?? []).filter((at) => at < gap),
   };
 }

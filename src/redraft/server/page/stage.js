@@ -4,22 +4,22 @@ import { Canvas } from "./canvas.js";
 import { announce, count, h } from "./dom.js";
 import { Legend } from "./legend.js";
 import { copy, download, TraceWriter } from "./save.js";
-import { Film, nats, textOf } from "./film.js";
+import { Recording, nats, textOf } from "./recording.js";
 import { Timeline } from "./timeline.js";
 
-const NOISE = 9; // nats: more than any doubt that is told apart
+const NOISE = 9; // nats: more than any doubt that is distinguished
 
 /** One answer. `shown(frame)` is called for every frame on view, `settled()` when the last one has been seen. */
 export class Stage {
   constructor({ shown = () => {}, settled = () => {} } = {}) {
     this.canvas = new Canvas();
-    this.film = new Film();
+    this.recording = new Recording();
     this.trace = new TraceWriter();
     this.legend = new Legend();
     this.timeline = new Timeline({
       show: (i) => {
-        const frame = this.film.frames[i];
-        this.canvas.render(frame, this.film.textBefore(frame));
+        const frame = this.recording.frames[i];
+        this.canvas.render(frame, this.recording.textBefore(frame));
         this.legend.see(frame, this.canvas);
         shown(frame);
       },
@@ -45,7 +45,7 @@ export class Stage {
 
   /** Ready for another answer. */
   reset() {
-    this.film.frames = [];
+    this.recording.frames = [];
     this.blocks = [];
     this.text = "";
     this.about = {};
@@ -57,49 +57,49 @@ export class Stage {
     this.element.dataset.state = "empty";
   }
 
-  /** A step, as the server told it. */
-  add(told) {
-    this.trace.draft(told);
-    this.show(told);
+  /** A step, as the server sent it. */
+  add(draft) {
+    this.trace.draft(draft);
+    this.show(draft);
   }
 
   /** The same without a line in the trace. */
-  show(told) {
+  show(draft) {
     const first = this.element.dataset.state === "empty";
     this.element.dataset.state = "running";
-    this.timeline.add(this.film.add(told));
+    this.timeline.add(this.recording.add(draft));
     if (first) this.element.scrollIntoView({ block: "nearest" }); // on a phone it begins below the form
   }
 
   /** What the canvas began as, before its first step. */
   noise({ width, tokens }) {
     const none = new Array(width).fill(0);
-    const told = { block: 0, step: 0, width, tokens, positions: [...none.keys()], accepted: none, entropy: none.map(() => NOISE) };
-    this.show(told);
+    const draft = { block: 0, step: 0, width, tokens, positions: [...none.keys()], accepted: none, entropy: none.map(() => NOISE) };
+    this.show(draft);
   }
 
-  /** The answer is whole. `told` is what the server says of it, `said` its text and usage. */
-  end(told, said = null) {
-    const last = this.film.frames.at(-1);
-    if (!last && !told) return; // it was refused, and the view says why
+  /** The answer is whole. `result` is what the server says of it, `said` its text and usage. */
+  end(result, said = null) {
+    const last = this.recording.frames.at(-1);
+    if (!last && !result) return; // it was refused, and the view says why
     this.text = said?.text || (last ? textOf(last) : "");
-    this.about = { seed: told?.seed, promptTokens: said?.usage?.prompt_tokens };
-    if (told && said?.finish) this.trace.over(0, { finish: told.finish, text: said.text, steps: told.steps, commits: told.commits });
+    this.about = { seed: result?.seed, promptTokens: said?.usage?.prompt_tokens };
+    if (result && said?.finish) this.trace.over(0, { finish: result.finish, text: said.text, steps: result.steps, commits: result.commits });
     this.save.hidden = this.trace.empty;
-    this.facts.textContent = told ? facts(told) : "Stopped.";
-    announce(last ? `${told ? "Settled" : "Stopped"}: ${textOf(last)}` : this.facts.textContent);
+    this.facts.textContent = result ? facts(result) : "Stopped.";
+    announce(last ? `${result ? "Settled" : "Stopped"}: ${textOf(last)}` : this.facts.textContent);
     this.timeline.end();
     if (!last) this.timeline.arrived();
   }
 
   /** Show the last step of a block; returns its frame. */
   showLast(block) {
-    const at = this.film.frames.findLastIndex((frame) => frame.block === block);
+    const at = this.recording.frames.findLastIndex((frame) => frame.block === block);
     if (this.timeline.at !== at) {
       this.timeline.pause();
       this.timeline.go(at);
-    } else this.canvas.render(this.film.frames[at], this.film.textBefore(this.film.frames[at]));
-    return this.film.frames[at];
+    } else this.canvas.render(this.recording.frames[at], this.recording.textBefore(this.recording.frames[at]));
+    return this.recording.frames[at];
   }
 }
 
@@ -108,14 +108,14 @@ function quiet(label, onclick) {
 }
 
 /** What an answer took, in a line. */
-export function facts(told) {
-  const steps = told.steps.reduce((sum, each) => sum + each, 0);
+export function facts(result) {
+  const steps = result.steps.reduce((sum, each) => sum + each, 0);
   const parts = [count(steps, "step")];
-  if (told.tokens_per_forward >= 0.05) parts.push(`${told.tokens_per_forward.toFixed(1)} tokens a forward`);
-  if (told.mean_entropy !== undefined) parts.push(`doubt ${nats(told.mean_entropy)}`);
-  if (told.ms) parts.push(`${Math.round(told.ms)} ms`);
-  parts.push(`seed ${told.seed}`);
-  if (told.finish === "length") parts.push("cut at its limit");
-  if (told.finish === "deadline") parts.push("out of time");
+  if (result.tokens_per_forward >= 0.05) parts.push(`${result.tokens_per_forward.toFixed(1)} tokens a forward`);
+  if (result.mean_entropy !== undefined) parts.push(`doubt ${nats(result.mean_entropy)}`);
+  if (result.ms) parts.push(`${Math.round(result.ms)} ms`);
+  parts.push(`seed ${result.seed}`);
+  if (result.finish === "length") parts.push("cut at its limit");
+  if (result.finish === "deadline") parts.push("out of time");
   return parts.join(" · ");
 }

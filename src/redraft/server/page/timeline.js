@@ -1,13 +1,13 @@
 // The steps of an answer side by side: a bar each, as high as its doubt; a slider over them; play and pause.
 
 import { h, isStill } from "./dom.js";
-import { heat } from "./film.js";
+import { heat } from "./recording.js";
 
 const PACE_MS = 340;
 const MANY = 60; // bars that still have room between them
 const BEHIND = 24; // frames; a player further behind than this hurries, the more the further
 
-/** Shows frame after frame. `show(i)` is called for each, `arrived()` when a film that is over has been seen. */
+/** Shows frame after frame. `show(i)` is called for each, `arrived()` when a recording that is over has been seen. */
 export class Timeline {
   constructor({ show, arrived = () => {} }) {
     Object.assign(this, { show, arrived, frames: [], at: -1, over: false, paused: false, timer: 0 });
@@ -36,7 +36,7 @@ export class Timeline {
     return this.over && this.at === this.frames.length - 1;
   }
 
-  /** Forget the film. */
+  /** Forget the recording. */
   reset() {
     this.pause();
     Object.assign(this, { frames: [], at: -1, over: false, paused: false });
@@ -144,7 +144,7 @@ export class Timeline {
     });
     if (!frame) return;
     this.bars.style.setProperty("--now", (this.at + 0.5) / this.frames.length);
-    // A slow reader is not told every step, so steps are not counted by frames.
+    // A slow reader is not sent every step, so steps are not counted by frames.
     const last = this.frames.findLast((each) => each.block === frame.block);
     const block = this.frames.at(-1).block ? `block ${frame.block + 1}, ` : "";
     this.label.textContent = frame.step ? `${block}step ${frame.step} of ${last.step}${this.over ? "" : "…"}` : "noise";

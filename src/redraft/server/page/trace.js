@@ -41,25 +41,25 @@ const KINDS = {
   finished: { finish: text, text, steps: list(int), commits: int, error: (value) => value === undefined || maybe(text)(value) },
 };
 
-/** Its head and its films, those that took a step. Throws Error with the line that cannot be used. */
+/** Its head and its recordings, those that took a step. Throws Error with the line that cannot be used. */
 export function readTrace(text) {
   const lines = text.split("\n").filter((line, i, all) => line !== "" || i < all.length - 1);
   const [head, ...rest] = lines.map(parsed);
   if (!record(head) || !int(head.trace)) throw new Error("Line 1 is not the head of a trace.");
   if (head.trace !== VERSION) throw new Error(`This trace is of version ${head.trace}; this page reads version ${VERSION}.`);
   if (misfit(head, HEAD)) throw new Error("Line 1 is not the head of a trace.");
-  const films = new Map();
-  rest.forEach((line, i) => take(films, line, i + 2));
-  const found = [...films.values()].filter((film) => film.told.length);
+  const recordings = new Map();
+  rest.forEach((line, i) => take(recordings, line, i + 2));
+  const found = [...recordings.values()].filter((recording) => recording.drafts.length);
   if (found.length === 0) throw new Error("There is no step in this trace; nothing can be shown.");
-  return { head, films: found };
+  return { head, recordings: found };
 }
 
-/** The film to show first: the one that was taken, else of those that were told to their end the longest. */
-export function main(films) {
-  const ended = (film) => (["aborted", "error"].includes(film.finish ?? "aborted") ? 0 : 1e6);
-  const worth = (film) => (film.taken ? 1e9 : 0) + ended(film) + film.told.length;
-  return films.reduce((best, film) => (worth(film) > worth(best) ? film : best));
+/** The recording to show first: the one that was taken, else of those that ran to their end the longest. */
+export function main(recordings) {
+  const ended = (recording) => (["aborted", "error"].includes(recording.finish ?? "aborted") ? 0 : 1e6);
+  const worth = (recording) => (recording.taken ? 1e9 : 0) + ended(recording) + recording.drafts.length;
+  return recordings.reduce((best, recording) => (worth(recording) > worth(best) ? recording : best));
 }
 
 function parsed(line, i) {
@@ -75,23 +75,23 @@ function misfit(line, keys) {
   return Object.keys(keys).find((key) => !keys[key](line[key]));
 }
 
-function take(films, line, number) {
+function take(recordings, line, number) {
   const wrong = (why) => new Error(`Line ${number} cannot be used: ${why}.`);
   if (!record(line) || !Object.hasOwn(KINDS, line.type)) throw wrong(`its type is ${line?.type}`);
   const key = misfit(line, { ...EVERY, ...KINDS[line.type] });
   if (key) throw wrong(`its ${key} is missing or of another kind`);
-  const film = films.get(line.index);
-  if (film && line.type === "taken") return void (film.taken = true);
-  if (film?.finish != null) throw wrong(`request ${line.index} has ended`);
+  const recording = recordings.get(line.index);
+  if (recording && line.type === "taken") return void (recording.taken = true);
+  if (recording?.finish != null) throw wrong(`request ${line.index} has ended`);
   if (line.type === "request") {
-    if (film) throw wrong(`request ${line.index} begins twice`);
-    films.set(line.index, { begun: line, told: [], finish: null, text: null });
-  } else if (!film) throw wrong(`request ${line.index} has not begun`);
-  else if (line.type === "finished") Object.assign(film, { finish: line.finish, text: line.text, steps: line.steps });
+    if (recording) throw wrong(`request ${line.index} begins twice`);
+    recordings.set(line.index, { begun: line, drafts: [], finish: null, text: null });
+  } else if (!recording) throw wrong(`request ${line.index} has not begun`);
+  else if (line.type === "finished") Object.assign(recording, { finish: line.finish, text: line.text, steps: line.steps });
   else if (line.type === "draft") {
-    const why = unfit(line, film.told.at(-1));
+    const why = unfit(line, recording.drafts.at(-1));
     if (why) throw wrong(why);
-    film.told.push(line);
+    recording.drafts.push(line);
   }
 }
 
@@ -104,5 +104,5 @@ function unfit(line, last) {
   const flows = last && last.block !== line.block && line.step === 1;
   if (line.step !== (last && !flows ? last.step + 1 : 1)) return `step ${line.step} does not follow`;
   const whole = !last || last.block !== line.block || last.width !== width;
-  return whole && positions.length !== width ? "a new canvas is not told whole" : null;
+  return whole && positions.length !== width ? "a new canvas is not whole" : null;
 }

@@ -54,7 +54,7 @@ export class Turn {
 
   /** A draft that never took a step leaves nothing behind. */
   over(stage) {
-    if (stage.film.frames.length) return;
+    if (stage.recording.frames.length) return;
     stage.element.parentNode.remove();
     Object.assign(this, this.before);
     this.marks?.offer(true);

@@ -2,7 +2,7 @@
 
 import { diff, shown } from "../diff.js";
 import { announce, count, field, h } from "../dom.js";
-import { textOf } from "../film.js";
+import { textOf } from "../recording.js";
 import { Knobs } from "../knobs.js";
 import { Race, follow } from "../race.js";
 import { Run } from "../run.js";
@@ -95,7 +95,7 @@ class Edit {
     const segments = [{ text: before }, { revise }, { text: behind }];
     this.result.hidden = true;
     const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
-    this.race.end((lane) => textOf(lane.film.frames.at(-1)) === done.revised, { ...done, text: before + done.revised + behind });
+    this.race.end((lane) => textOf(lane.recording.frames.at(-1)) === done.revised, { ...done, text: before + done.revised + behind });
     this.tell(before, part, behind, done);
   }
 

@@ -54,7 +54,7 @@ export function build(server) {
       const messages = [{ role: "user", content: prompt.value }];
       const body = { messages, response_format: format, logprobs: true, top_logprobs: 2, canvas: { stream: true, ask_fields: true } };
       const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
-      table.replaceChildren(...rows(said, stage.film.frames));
+      table.replaceChildren(...rows(said, stage.recording.frames));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
     },
   });

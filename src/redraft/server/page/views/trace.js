@@ -20,10 +20,10 @@ export function build() {
 
 class Side {
   constructor(label, place, changed) {
-    this.films = [];
+    this.recordings = [];
     this.changed = changed;
     this.file = h("input", { type: "file", accept: ".jsonl,.json,application/jsonl", onchange: () => this.choose(this.file.files[0]) });
-    this.choice = h("select", { "aria-label": "Request", hidden: true, onchange: () => this.show(this.films[this.choice.value]) });
+    this.choice = h("select", { "aria-label": "Request", hidden: true, onchange: () => this.show(this.recordings[this.choice.value]) });
     this.error = h("p", { class: "error", role: "alert", hidden: true });
     this.about = h("p", { class: "facts" });
     this.stage = new Stage({ shown: () => this.moved?.() });
@@ -40,12 +40,12 @@ class Side {
     this.error.hidden = true;
     this.clear();
     try {
-      const { head, films } = readTrace(text);
-      Object.assign(this, { name, head, films });
-      this.choice.replaceChildren(...films.map((film, i) => h("option", { value: i }, named(film))));
-      this.choice.hidden = films.length === 1;
-      const best = main(films);
-      this.choice.value = films.indexOf(best);
+      const { head, recordings } = readTrace(text);
+      Object.assign(this, { name, head, recordings });
+      this.choice.replaceChildren(...recordings.map((recording, i) => h("option", { value: i }, named(recording))));
+      this.choice.hidden = recordings.length === 1;
+      const best = main(recordings);
+      this.choice.value = recordings.indexOf(best);
       this.show(best);
     } catch (error) {
       this.about.textContent = "";
@@ -56,24 +56,24 @@ class Side {
   }
 
   clear() {
-    this.film = null;
+    this.recording = null;
     this.stage.reset();
     this.changed();
   }
 
-  show(film) {
+  show(recording) {
     this.clear();
     const { command, model, taken } = this.head;
     this.about.textContent = `${command} · ${model} · ${taken} · ${this.name}`;
-    for (const told of film.told) this.stage.show(told);
+    for (const draft of recording.drafts) this.stage.show(draft);
     this.stage.timeline.pause();
-    this.stage.end(film.finish && { steps: film.steps, seed: film.begun.seed, finish: film.finish });
-    this.film = film;
+    this.stage.end(recording.finish && { steps: recording.steps, seed: recording.begun.seed, finish: recording.finish });
+    this.recording = recording;
     this.changed();
   }
 
   get frames() {
-    return this.stage.film.frames;
+    return this.stage.recording.frames;
   }
 }
 
@@ -106,17 +106,17 @@ class Traces {
   async drop(event) {
     event.preventDefault();
     const files = [...event.dataTransfer.files].slice(0, 2);
-    const at = files.length === 1 && this.sides[0].film && !this.sides[1].film ? 1 : 0;
+    const at = files.length === 1 && this.sides[0].recording && !this.sides[1].recording ? 1 : 0;
     for (const [i, file] of files.entries()) await this.sides[at + i].choose(file);
   }
 
   /** Something else is on one of the sides: the longer one leads, the other follows, and what differs is marked. */
   pair() {
-    const there = this.sides.filter((side) => side.film);
+    const there = this.sides.filter((side) => side.recording);
     for (const side of this.sides) {
       side.moved = null;
       side.stage.canvas.apart = new Set();
-      side.stage.timeline.element.hidden = !side.film;
+      side.stage.timeline.element.hidden = !side.recording;
     }
     this.both.classList.toggle("two", there.length === 2);
     this.verdict.textContent = "";
@@ -155,7 +155,7 @@ function parting(one, other) {
   return "They read the same at every step.";
 }
 
-function named(film) {
-  const { index, seed, width } = film.begun;
-  return `request ${index}: seed ${seed}, width ${width}, ${count(film.told.length, "step")}, ${film.finish ?? "cut off"}`;
+function named(recording) {
+  const { index, seed, width } = recording.begun;
+  return `request ${index}: seed ${seed}, width ${width}, ${count(recording.drafts.length, "step")}, ${recording.finish ?? "cut off"}`;
 }

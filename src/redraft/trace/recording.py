@@ -1,4 +1,4 @@
-"""A trace as films of whole canvases, and where two films differ."""
+"""A trace as recordings of whole canvases, and where two recordings differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def apart(one: Frame, other: Frame) -> list[int]:
 
 
 @dataclass
-class Film:
+class Recording:
     """One request of a trace: its frames, its blocks, its end, if there is one, and whether it won against others."""
 
     begun: Begun
@@ -87,9 +87,9 @@ class Film:
         return Frame(line, tuple(tokens), tuple(ids), changed, before)
 
 
-def first_apart(one: Film, other: Film) -> tuple[int, list[int]] | None:
-    """The first frame in which two films differ, and the positions; None if they never differ. A film that ends sooner
-    keeps its last frame."""
+def first_apart(one: Recording, other: Recording) -> tuple[int, list[int]] | None:
+    """The first frame in which two recordings differ, and the positions; None if they never differ. One that ends
+    sooner keeps its last frame."""
     for at in range(max(len(one.frames), len(other.frames))):
         found = apart(one.frames[min(at, len(one.frames) - 1)], other.frames[min(at, len(other.frames) - 1)])
         if found:
@@ -99,16 +99,16 @@ def first_apart(one: Film, other: Film) -> tuple[int, list[int]] | None:
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace that was read. `films` are those that took a step, in the order in which they began."""
+    """A trace that was read. `recordings` are those that took a step, in the order in which they began."""
 
     header: Header
-    films: tuple[Film, ...]
+    recordings: tuple[Recording, ...]
 
     @property
-    def main(self) -> Film:
-        """The film to show first: the one that was taken, else the longest of those with a proper end."""
+    def main(self) -> Recording:
+        """The recording to show first: the one that was taken, else the longest of those with a proper end."""
 
-        def worth(film: Film) -> tuple[bool, bool, int]:
-            return film.taken, film.finish not in ("aborted", "error", "cut off"), len(film.frames)
+        def worth(recording: Recording) -> tuple[bool, bool, int]:
+            return recording.taken, recording.finish not in ("aborted", "error", "cut off"), len(recording.frames)
 
-        return max(self.films, key=worth)
+        return max(self.recordings, key=worth)

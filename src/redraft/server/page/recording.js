@@ -1,32 +1,32 @@
-// What a canvas went through: the server tells what changed, a film has every step whole.
+// What a canvas went through: the server sends what changed, a recording has every step whole.
 
 /** The steps of one answer, in order; several blocks follow one another. */
-export class Film {
+export class Recording {
   constructor() {
     this.frames = [];
   }
 
-  /** Add what the server told of one step; returns the frame. */
-  add(told) {
+  /** Add what the server sent of one step; returns the frame. */
+  add(draft) {
     const last = this.frames.at(-1);
-    const before = last?.step && last.block === told.block && last.tokens.length === told.width ? last : null;
-    const tokens = before ? before.tokens.slice() : new Array(told.width).fill("");
-    told.positions.forEach((at, i) => (tokens[at] = told.tokens[i]));
+    const before = last?.step && last.block === draft.block && last.tokens.length === draft.width ? last : null;
+    const tokens = before ? before.tokens.slice() : new Array(draft.width).fill("");
+    draft.positions.forEach((at, i) => (tokens[at] = draft.tokens[i]));
     const frame = {
-      block: told.block,
-      step: told.step,
-      end: told.end ?? told.width,
+      block: draft.block,
+      step: draft.step,
+      end: draft.end ?? draft.width,
       tokens,
-      entropy: told.entropy,
-      accepted: told.accepted.map(Boolean),
-      forced: new Set(told.forced),
+      entropy: draft.entropy,
+      accepted: draft.accepted.map(Boolean),
+      forced: new Set(draft.forced),
       changed: tokens.map((token, i) => before !== null && token !== before.tokens[i]),
-      since: before ? before.since.slice() : new Array(told.width).fill(told.step),
-      changes: before ? before.changes.slice() : new Array(told.width).fill(0),
+      since: before ? before.since.slice() : new Array(draft.width).fill(draft.step),
+      changes: before ? before.changes.slice() : new Array(draft.width).fill(0),
     };
     frame.changed.forEach((changed, i) => {
       if (!changed) return;
-      frame.since[i] = told.step;
+      frame.since[i] = draft.step;
       frame.changes[i] += 1;
     });
     frame.mean = mean(frame.entropy.slice(0, Math.max(1, frame.end)));
