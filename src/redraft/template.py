@@ -253,10 +253,11 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
         intercepted_binops = frozenset({"*", "**", "%", "+"})
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-            tree: nodes.Template = Counting().visit(super()._parse(source, name, filename))
+            tree = Counting().visit(super()._parse(source, name, filename))
             for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
                 node.body.insert(0, nodes.ExprStmt(_call(TICK, [])))
-            return tree
+            bounded: nodes.Template = tree
+            return bounded
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             _check_binop(operator, left, right)
