@@ -81,12 +81,19 @@ def choice_of(body: Chat) -> Choice:
     return Choice(tools, forced=chosen == "required")
 
 
-def check_tools(choice: Choice, text: Text) -> None:
-    """Raise ApiError where the model is to decide about calls and its checkpoint cannot show or write any."""
+def check_tools(choice: Choice, text: Text, *, returned: bool) -> Choice:
+    """The tools that the model decides about. Raises ApiError where its checkpoint can neither show nor mark a call.
+
+    With `returned`, where the conversation ends in what a tool has returned, there are none instead: libraries that
+    forced the call leave the next turn to the model, and no call is what a model chooses that cannot make any.
+    """
     marked = all(text.tokenizer.token_to_id(mark) is not None for mark in (OPEN, CLOSE, QUOTE))
-    if choice.tools and not choice.forced and not (text.knows_tools and marked):
-        message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
-        raise unsupported("tool_choice", message)
+    if not choice.tools or choice.forced or (text.knows_tools and marked):
+        return choice
+    if returned:
+        return Choice()
+    message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
+    raise unsupported("tool_choice", message)
 
 
 def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint | None:
