@@ -84,7 +84,9 @@ TYPES = ("application/json", FORM["content-type"], "Application/X-WWW-Form-Urlen
 
 def test_json_is_read_under_the_type_that_curl_gives_it(server: Process) -> None:
     asked = b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "seed": 1}'
-    under = [httpx2.post(server.url + PATH, content=asked, headers={"content-type": kind}, timeout=60) for kind in TYPES]
+    under = [
+        httpx2.post(server.url + PATH, content=asked, headers={"content-type": kind}, timeout=60) for kind in TYPES
+    ]
     assert [one.status_code for one in under] == [200] * len(TYPES)
     assert len({one.json()["choices"][0]["message"]["content"] for one in under}) == 1
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import Language, Source
@@ -136,8 +137,9 @@ def parameters(tool: Tool) -> dict[str, Any]:
 
 
 def envelope(tool: Tool) -> dict[str, Any]:
-    """The schema of a call of one tool among several."""
-    properties = {"name": {"const": tool.function.name}, "arguments": parameters(tool)}
+    """The schema of a call of one tool among several. In a reference of the tool's own schema, `#` stays that schema."""
+    own = {"$id": f"urn:tool:{quote(tool.function.name, safe='')}"} | parameters(tool)
+    properties = {"name": {"const": tool.function.name}, "arguments": own}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 

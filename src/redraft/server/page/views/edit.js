@@ -96,10 +96,10 @@ class Edit {
     this.result.hidden = true;
     const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
     this.race.end((lane) => textOf(lane.recording.frames.at(-1)) === done.revised, { ...done, text: before + done.revised + behind });
-    this.tell(before, part, behind, done);
+    this.report(before, part, behind, done);
   }
 
-  tell(before, part, behind, done) {
+  report(before, part, behind, done) {
     const now = done.revised;
     const keep = h("button", { type: "button", class: "chip", hidden: now === part, onclick: () => this.keep(before, now, behind) }, "Keep it");
     const facts = `${count(done.forwards, "step")} · seed ${done.seed}`;
