@@ -4,8 +4,8 @@
 
 UNPACKED is a clone of vLLM or its unpacked source distribution. The tests that ask a server over HTTP are copied to a
 temporary folder and run there; `vllm_conftest.py` replaces their fixtures, nothing of a test is changed, none is kept.
-They are made for released models with adapters, thinking and tools of their own; here they meet nano. Needs the packages
-pytest-asyncio, jsonschema, regex and requests.
+They are made for released models with adapters, thinking and tools of their own; here they meet nano. The packages
+pytest-asyncio, jsonschema, regex and requests have to be installed.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def test_what_a_call_returned_is_answered(client: OpenAI, more: dict[str, Any]) 
 
 
 def test_who_may_not_decide_about_calls_is_refused_before_any(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="tool_choice auto needs a chat template that knows tools"):
+    with pytest.raises(openai.BadRequestError, match="needs a chat template that knows tools"):
         client.chat.completions.create(model="nano", messages=USER, tools=[ORDER])
 
 

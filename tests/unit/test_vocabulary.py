@@ -152,11 +152,12 @@ def test_turns_have_the_tokens_that_the_weights_were_trained_on(name: str) -> No
 
 
 def test_template_refuses_what_it_would_garble(loaded: Any) -> None:
-    for message in (
+    refused: list[dict[str, Any]] = [
         {"role": "function", "content": "x"},
         {"role": "assistant", "content": None},
         {"role": "user", "content": [{"type": "text", "text": "x"}]},
-    ):
+    ]
+    for message in refused:
         with pytest.raises(Exception, match=r"supported: user|must be a string"):
             loaded.apply_chat_template([message], tokenize=False)
 

@@ -40,7 +40,7 @@ _PRINTABLE = tuple(map(chr, range(0x21, 0x7F)))
 # multi-byte sequences. 0xC0, 0xC1 and 0xF5 upwards occur in no UTF-8.
 _BYTES = tuple(b for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != ord("\n"))
 
-# A tool's result reads as a user's turn, and a call as its name and arguments: nano was trained on no other turns, and a
+# A tool's result reads as a user's turn, and a call as its name and arguments: nano was trained on no other turns. A
 # client that ran a forced call sends both with its next request.
 CHAT_TEMPLATE = (
     "{{- bos_token -}}"

@@ -40,8 +40,8 @@ _REPEATS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None)
 
 @dataclass(frozen=True)
 class Node:
-    """One piece of a rule: "text", "regex" or "name" with its word, or of other pieces "all", "any" or a repetition, whose
-    kind is its mark."""
+    """One piece of a rule: "text", "regex" or "name" with its word; of other pieces "all", "any" or the mark of a
+    repetition."""
 
     kind: str
     word: str = ""
@@ -81,9 +81,7 @@ def read_grammar(grammar: str, *, may_be_gbnf: bool = True) -> Mapping[str, Node
 def _of_gbnf(grammar: str) -> str:
     """The same grammar in Lark's notation. Raises ConstraintError."""
     if len(grammar) > GBNF_CHARS:
-        raise ConstraintError(
-            f"the grammar has {len(grammar)} characters; in GBNF {GBNF_CHARS} may be read, shorten it"
-        )
+        raise ConstraintError(f"the grammar has {len(grammar)} characters; in GBNF {GBNF_CHARS} are read, shorten it")
     try:
         found = gbnf_to_lark(grammar)
     except Exception as error:  # the library raises bare ones, and whatever a torn grammar leads to

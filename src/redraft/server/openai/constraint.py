@@ -137,7 +137,7 @@ def parameters(tool: Tool) -> dict[str, Any]:
 
 
 def envelope(tool: Tool) -> dict[str, Any]:
-    """The schema of a call of one tool among several. In a reference of the tool's own schema, `#` stays that schema."""
+    """The schema of a call of one tool among several. `#` in a reference stays the tool's own schema."""
     own = {"$id": f"urn:tool:{quote(tool.function.name, safe='')}"} | parameters(tool)
     properties = {"name": {"const": tool.function.name}, "arguments": own}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
