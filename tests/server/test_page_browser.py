@@ -519,6 +519,26 @@ def pretended(text: str) -> list[dict[str, Any]]:
     return [{"type": "noise", "width": len(text), "tokens": ["?"] * len(text)}, *drafts(text), *ending(text, steps=1)]
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_composer_hides_nothing_of_an_answer_that_has_settled(tab: Tab, width: int) -> None:
+    """In a window of 800 pixels the row under the answer was behind the composer."""
+    page = tab.open()
+    page.set_viewport_size({"width": width, "height": 800})
+    page.get_by_label("Prompt").fill(RECORD)
+    page.get_by_label("Prompt").press("Enter")
+    row, dock = page.locator(".turn:last-child .marking"), page.locator(".dock")
+
+    def is_clear(what: Any) -> bool:
+        box = what.bounding_box()
+        return box["y"] >= 0 and box["y"] + box["height"] <= dock.bounding_box()["y"]
+
+    row.wait_for()
+    assert is_clear(row)
+    page.get_by_label("Prompt").fill("more\n" * 6)  # the composer grows; what gets the focus is scrolled
+    row.locator("input").first.focus()
+    assert is_clear(row.locator(".segments"))
+
+
 def test_a_conversation_outlives_a_reload_until_it_is_cleared(tab: Tab) -> None:
     page = tab.open()
     tab.pretend("v1/canvas", pretended("an answer"))
