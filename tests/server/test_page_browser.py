@@ -388,6 +388,16 @@ def test_traces_are_loaded_and_compared_without_the_server(tab: Tab, traces: lis
     assert not tab.bodies, "nothing of a trace is sent anywhere"
 
 
+def test_the_sample_stands_still_where_less_motion_is_asked_for(tab: Tab) -> None:
+    page = tab.open("trace")
+    page.get_by_role("button", name="Show a sample").click()
+    page.wait_for_selector(SETTLED)
+    for _ in range(2):
+        assert page.locator(".where").text_content() == "step 4 of 4"
+        assert page.get_by_role("button", name="Pause", exact=True).count() == 0
+        page.wait_for_timeout(2 * PACE_MS)
+
+
 def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab) -> None:
     page = tab.open("schema")
     page.get_by_role("button", name="Answer").click()

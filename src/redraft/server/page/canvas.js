@@ -3,6 +3,7 @@
 import { count, h } from "./dom.js";
 import { heat, nats } from "./recording.js";
 
+const HINT = "Point at a cell to read its doubt.";
 const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
 
 /** Shows frames. Cells can be walked with the arrow keys and chosen by click or space. */
@@ -119,6 +120,7 @@ export class Canvas {
   /** A line about the cell that was last pointed at. */
   describe() {
     const i = this.looked;
+    if (i === null && this.frame) this.detail.textContent = HINT;
     if (i === null || !this.frame || i >= this.frame.tokens.length) return;
     const { tokens, entropy, since, changes, end, forced } = this.frame;
     this.detail.textContent =

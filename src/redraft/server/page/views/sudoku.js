@@ -36,7 +36,7 @@ class Sudoku {
   constructor(server) {
     this.board = new Board(() => this.changed());
     this.verdict = h("p", { class: "verdict", role: "status" });
-    this.stage = new Stage({ shown: (frame) => this.show(frame), settled: () => this.judge() });
+    this.stage = new Stage({ shown: (frame) => this.show(frame), settled: () => this.judge(), watched: this.board.element });
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Solve", go: (signal) => this.go(signal) });
     const choices = sizes(server).map((size) =>
