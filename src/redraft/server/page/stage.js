@@ -88,7 +88,7 @@ export class Stage {
     this.about = { seed: result?.seed, promptTokens: said?.usage?.prompt_tokens };
     if (result && said?.finish) this.trace.over(0, { finish: result.finish, text: said.text, steps: result.steps, commits: result.commits });
     this.save.hidden = this.trace.empty;
-    this.facts.textContent = result ? facts(result) : "Stopped.";
+    this.facts.textContent = result ? `${this.text || !last ? "" : "empty answer · "}${facts(result)}` : "Stopped.";
     announce(last ? `${result ? "Settled" : "Stopped"}: ${textOf(last)}` : this.facts.textContent);
     this.timeline.end();
     if (!last) this.timeline.arrived();
