@@ -393,7 +393,7 @@ def test_the_sample_stands_still_where_less_motion_is_asked_for(tab: Tab) -> Non
     page.get_by_role("button", name="Show a sample").click()
     page.wait_for_selector(SETTLED)
     for _ in range(2):
-        assert page.locator(".where").text_content() == "step 1 of 4"
+        assert page.locator(".where").first.text_content() == "step 1 of 4"
         assert page.get_by_role("button", name="Pause", exact=True).count() == 0
         page.wait_for_timeout(2 * PACE_MS)
 
