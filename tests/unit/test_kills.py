@@ -22,6 +22,8 @@ from tests.unit.test_disk_cache import BYTES, SCHEMA, right, spelt
 from tests.unit.test_quantize import WIDE
 from tests.unit.test_tune import RECIPE
 
+import redraft
+from redraft import Request, RunError
 from redraft.constraints.language import ready
 from redraft.constraints.sources import choices_source, schema_source
 from redraft.operations.engine import Engine
@@ -156,3 +158,29 @@ def test_no_deadline_is_read_off_a_clock_that_jumps() -> None:
         if re.search(r"\btime\.time(_ns)?\(", line) and "created" not in line
     }
     assert found == set()
+
+
+def test_a_fork_of_an_engine_that_turns_on_a_thread_gets_an_error() -> None:
+    """Its calls waited for ever: the thread that would answer is the parent's alone."""
+    engine = redraft.load("nano-sudoku")
+    engine.loop.start()
+    options = Options(max_tokens=16, seed=3)
+    expected = engine.generate("go on", options=options).text
+    left = engine.submit(Request("go on", Options(max_tokens=256, seed=3)))
+
+    def work() -> None:
+        for call in (lambda: engine.generate("go on", options=options), engine.loop.start, engine.loop.tick):
+            with pytest.raises(RunError, match="this process is a fork of one whose thread turns the engine"):
+                call()
+        left.abort()  # as a generator does that is collected; the parent's goes on
+
+    with engine.loop._mail:  # whatever the thread holds at that moment
+        child = FORK.Process(target=work)
+        child.start()
+    child.join(60)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
+    assert engine.generate("go on", options=options).text == expected
+    assert left.result().finish != "aborted"
+    engine.loop.stop()
