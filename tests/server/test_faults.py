@@ -23,7 +23,7 @@ import pytest
 import uvicorn
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
-from redraft.constraints.compile.limits import TURNS
+from redraft.constraints.compile import limits
 from redraft.engine.answer import Delta
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
@@ -320,7 +320,7 @@ def test_a_constraint_that_waits_for_others_has_the_time_of_its_answer(nano: Eng
     """Eight slow ones at once, of one second each, made the last wait for eight before its answer began."""
     body = SHORT | {"structured_outputs": {"regex": "waits?|its|turn"}}
     for at in inside(nano, Settings(limits=ServerLimits(request_sec=0.5))):
-        with TURNS.turn("another's"):
+        with limits.TURNS.turn("another's"):
             began = time.monotonic()
             reply = httpx2.post(at.url + PATH, json=body, timeout=100)
             assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline")
