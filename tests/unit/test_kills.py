@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import threading
 import time
@@ -184,3 +185,27 @@ def test_a_fork_of_an_engine_that_turns_on_a_thread_gets_an_error() -> None:
     assert engine.generate("go on", options=options).text == expected
     assert left.result().finish != "aborted"
     engine.loop.stop()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_error_of_quantize_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    plain, target = tmp_path / "plain", tmp_path / "target"
+    tiny_checkpoint(plain, tiny_config(**WIDE), max_shard_bytes=200_000)
+
+    def work(at: Path) -> None:
+        quantize_checkpoint(plain, at, PLANS["int4"], max_shard_bytes=60_000)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        with pytest.raises(RunError, match=r"could not be written .*; free space and run the same command again"):
+            work(target)
+
+    child = FORK.Process(target=limited)
+    child.start()
+    child.join(120)
+    assert child.exitcode == 0
+    assert not target.exists()
+    work(target)
+    work(tmp_path / "whole")
+    for path in (tmp_path / "whole").iterdir():
+        assert (target / path.name).read_bytes() == path.read_bytes(), path.name
