@@ -90,8 +90,7 @@ class Loop:
         key: Hashable = None,
         wait: bool = False,
     ) -> Handle:
-        """Queue a request. Raises BusyError if the queue is full, unless it may `wait`; RunError in a cancelled scope,
-        and in a fork of the process whose thread turns this loop.
+        """Queue a request. Raises BusyError for a full queue unless it may `wait`; RunError in a cancelled scope or fork.
 
         RequestError for a request that would not fit in memory alone. `drafts` is whether its reader wants them.
         `behind` is an earlier request with the same prompt, a variant of which this is: if that one is still to encode
@@ -269,10 +268,8 @@ class Loop:
 
     def _refuse_fork(self) -> None:
         if self._is_forked:
-            raise RunError(
-                "this process is a fork of one whose thread turns the engine, and has no such thread: load an engine in"
-                " the child, or fork before the parent's loop starts"
-            )
+            known = "this process is a fork of one whose thread turns the engine, and has no such thread"
+            raise RunError(f"{known}: load an engine in the child, or fork before the parent's loop starts")
 
     def _refuse_reentry(self) -> None:
         self._refuse_fork()

@@ -192,8 +192,7 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Store
 
 
 def check_names(path: Path) -> None:
-    """Raise WeightsError for a safetensors file, otherwise whole, two of whose tensors have one name: which of them is
-    read would be the parser's choice."""
+    """Raise WeightsError if two tensors of a safetensors file have one name: the parser would choose which is read."""
     with path.open("rb") as file:
         header = file.read(int.from_bytes(file.read(8), "little"))
     try:
@@ -204,8 +203,7 @@ def check_names(path: Path) -> None:
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose names differ. Raises ValueError."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    if len(found := dict(pairs)) < len(pairs):
         raise ValueError(f"it has {Counter(name for name, _ in pairs).most_common(1)[0][0]} twice")
     return found
 
