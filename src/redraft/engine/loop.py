@@ -90,7 +90,7 @@ class Loop:
         key: Hashable = None,
         wait: bool = False,
     ) -> Handle:
-        """Queue a request. Raises BusyError for a full queue unless it may `wait`; RunError in a cancelled scope or fork.
+        """Queue a request. Raises BusyError for a full queue unless it may `wait`; RunError in an ended scope or fork.
 
         RequestError for a request that would not fit in memory alone. `drafts` is whether its reader wants them.
         `behind` is an earlier request with the same prompt, a variant of which this is: if that one is still to encode
