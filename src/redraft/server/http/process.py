@@ -7,6 +7,7 @@ a second one       the end now, at the latest after LAST_SEC, whatever hangs
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -32,6 +33,8 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine, and reports (elements placed, elements in all)."""
 
 POLL_SEC, LAST_SEC = 0.05, 3.0
+TRIM_SEC = 5.0
+"""How often memory that is not used any more goes back to the system."""
 SWITCH_SEC = 0.0005
 """How long a thread of Python holds its lock while others wait. A tenth of the usual: the event loop and the engine
 take it many times for each request, and a constraint that is being compiled never lets go by itself."""
@@ -58,9 +61,23 @@ def serve(
     def begun(server: Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
+    threading.Thread(target=_keep_trimming, daemon=True).start()
     run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
+
+
+def trim() -> None:
+    """Give back what the C library keeps of freed memory, once for each thread that ever used some: a few large bodies
+    left a process twice as large for good. Other libraries than glibc do so themselves."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _keep_trimming() -> None:
+    while True:
+        time.sleep(TRIM_SEC)
+        trim()
 
 
 def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[Server, str], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
-from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, time_limit
+from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, UNTIL, time_limit
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
@@ -46,6 +47,7 @@ class Service:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, seconds = copy_context(), self.settings.limits.request_sec
         context.run(CALLER.set, _caller(request))
+        context.run(UNTIL.set, time.monotonic() + seconds)
 
         def timed() -> T:
             with time_limit(replace(DEFAULT_LIMITS, seconds=seconds)):  # compiling takes no longer than an answer may
