@@ -43,6 +43,11 @@ PATIENT = {
 }
 
 
+def variables() -> dict[str, str]:
+    """Of every process: Ray goes by some of them in a command that joins the cluster, too."""
+    return environment() | PATIENT
+
+
 class Nodes:
     """The cluster."""
 
@@ -71,7 +76,7 @@ def two_nodes() -> Iterator[Nodes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment() | PATIENT,
+        env=variables(),
     )
     try:
         yield Nodes(process)
@@ -99,13 +104,13 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 def faulty(command: list[str], target: Path, count: int, nodes: Nodes) -> tuple[int, int]:
     """Run it, kill it at a quarter, run it again and end a node at half; rows that were there at either."""
-    first = subprocess.Popen(command, env=environment())
+    first = subprocess.Popen(command, env=variables())
     while lines_in(target) < count // 4 and first.poll() is None:
         time.sleep(POLL_SEC)
     first.kill()
     first.wait()
     kept = lines_in(target)
-    second = subprocess.Popen(command, env=environment())
+    second = subprocess.Popen(command, env=variables())
     while lines_in(target) < count // 2 and second.poll() is None:
         time.sleep(POLL_SEC)
     done = lines_in(target)
@@ -123,7 +128,7 @@ def measure(count: int, folder: Path) -> Record:
     words = [sys.executable, "-m", "redraft", "run", str(source)]
     shared = ["--seed", "1", "--threads", "1", "--device", "cpu"]
     began = time.monotonic()
-    ended(subprocess.Popen([*words, str(one), *shared], env=environment()))
+    ended(subprocess.Popen([*words, str(one), *shared], env=variables()))
     alone = time.monotonic() - began
     with two_nodes() as nodes:
         began = time.monotonic()
