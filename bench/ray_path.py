@@ -4,8 +4,8 @@
 
 Overhead: one server and a fleet of one replica, side by side, asked the same in turn: the median of the differences of
 each pair. Throughput: two servers and a fleet of two replicas, asked the same by 16 clients in turn, ROUNDS times; the
-answers are compared in both. Hits: a fleet of two replicas, three questions to each of 40 documents in mixed order, four at a
-time, once with the product's router and once with Ray Serve's own. It needs the extra `scale`.
+answers are compared in both. Hits: a fleet of two replicas, three questions to each of 40 documents in mixed order,
+four at a time, once with the product's router and once with Ray Serve's own. It needs the extra `scale`.
 """
 
 from __future__ import annotations

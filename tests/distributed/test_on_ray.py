@@ -147,10 +147,10 @@ def plain(value: Any) -> Any:
 
 
 class Fleet:
-    """Two replicas behind one address."""
+    """Replicas behind one address, by a command that prints it."""
 
-    def __init__(self, cluster: TwoNodes) -> None:
-        self.process = cluster.redraft("serve", "--replicas", "2", "--port", "0", "--quiet")
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         if not re.fullmatch(r"http://127\.0\.0\.1:\d+", self.url):
@@ -167,6 +167,14 @@ class Fleet:
         text = self._post(body | {"stream": True})
         return [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
 
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=180) == 0
+
+    def names(self) -> set[str]:
+        """Of the replicas that answer."""
+        return set(re.findall(r'replica="(\w+)"', self.get("/metrics/replicas")))
+
     def _post(self, body: dict[str, Any]) -> str:
         headers = {"content-type": "application/json"}
         wanted = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), headers)
@@ -176,10 +184,9 @@ class Fleet:
 
 @pytest.fixture(scope="class")
 def fleet(two_nodes: TwoNodes) -> Iterator[Fleet]:
-    found = Fleet(two_nodes)
+    found = Fleet(two_nodes.redraft("serve", "--replicas", "2", "--port", "0", "--quiet"))
     yield found
-    found.process.send_signal(signal.SIGTERM)
-    assert found.process.wait(timeout=180) == 0
+    found.end()
 
 
 def replicas() -> list[int]:
@@ -195,6 +202,9 @@ class TestServe:
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda one: plain(fleet.ask(one[1] | {"seed": 7 + one[0]})), enumerate(rows)))
         assert found == [one["response"]["body"] for one in expected(rows)]
+        loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+        assert (heard := ports("/proc/net/tcp") | ports("/proc/net/tcp6"))
+        assert heard <= loopback, "nothing listens for others"
         each = re.findall(
             r'redraft_requests_total\{.*completions.*replica="(\w+)"\} ([\d.]+)', fleet.get("/metrics/replicas")
         )
@@ -229,6 +239,48 @@ class TestServe:
         while len(replicas()) < 2 and time.monotonic() < until:
             time.sleep(0.5)
         assert len(replicas()) == 2, "the replica is back"
+
+
+def ports(path: str) -> set[str]:
+    """Addresses, as the kernel writes them, on which processes of Ray Serve's replicas listen."""
+    files = [one for pid in replicas() for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
+    inodes = {str(one.readlink())[8:-1] for one in files if str(one.readlink()).startswith("socket:")}
+    rows = [line.split() for line in Path(path).read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+SCALED = """
+from redraft.distributed.cluster import serve_fleet
+from redraft.distributed.fleet import Fleet
+from redraft.server.http.settings import Settings
+settings = Settings(names=("nano-sudoku", "*"))
+fleet = Fleet(model="nano-sudoku", device="cpu", most=2, rows=4, downscale_sec=5.0, settings=settings)
+serve_fleet(fleet, address="{}", host="127.0.0.1", port=0, ready=lambda url: print(url, flush=True))
+"""
+
+
+def test_a_fleet_grows_in_a_burst_and_shrinks_behind_it(two_nodes: TwoNodes, expected: Any) -> None:
+    """As `--autoscale 1:2`, with a lower bound of rows and less patience; every answer is there, and one engine's."""
+    asked = [row(i) for i in range(64)]
+    wanted = [one["response"]["body"] for one in expected(asked)]
+    fleet = Fleet(started("-c", SCALED.format(two_nodes.address)))
+    until = time.monotonic() + 600
+
+    def is_right(i: int) -> bool:
+        return bool(plain(fleet.ask(asked[i % 64] | {"seed": 7 + i % 64})) == wanted[i % 64])
+
+    right, seen = list[bool](), [len(fleet.names())]
+    with ThreadPoolExecutor(32) as pool:
+        while seen[-1] < 2 and time.monotonic() < until:
+            right += pool.map(is_right, range(64))
+            seen.append(len(fleet.names()))
+    with ThreadPoolExecutor(3) as pool:  # fewer than the bound, and more than one, so that the one that ends has some
+        while seen[-1] > 1 and time.monotonic() < until:
+            right += pool.map(is_right, range(6))
+            seen.append(len(fleet.names()))
+    assert (seen[0], max(seen), seen[-1]) == (1, 2, 1)
+    assert all(right), f"{right.count(False)} of {len(right)}"
+    fleet.end()
 
 
 def output_of(process: subprocess.Popen[str]) -> tuple[int, str]:
