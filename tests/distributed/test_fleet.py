@@ -151,6 +151,22 @@ def test_a_fleet_grows_and_shrinks_by_rows(rows: dict[str, float], wanted: int) 
     assert by_rows(SimpleNamespace(aggregated_metrics={ROWS: rows}, config=config))[0] == wanted
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ray",), "--ray was given without --file; a task is answered by the model at hand: add --file"),
+        (("--replicas", "2"), "--replicas was given without --ray; add that"),
+        (("--ray", "--file", "ROWS", "--causal"), "--ray was given with --causal, or for a file with images"),
+    ],
+)
+def test_scores_that_no_fleet_gives_are_refused(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows").write_text('{"prompt": "a", "response": "b"}\n')
+    assert main(["eval", *(str(tmp_path / "rows") if word == "ROWS" else word for word in words)]) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [("FOLDER", "out"), ("s3://a/b", "out"), ("in.parquet", "out"), ("in", "s3://a/b")])
 def test_what_is_no_file_of_lines_needs_ray(
     words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

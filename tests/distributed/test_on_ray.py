@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from redraft.cli.rows import run_batch
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
+from redraft.tasks import task
 
 pytestmark = [
     pytest.mark.slow,
@@ -366,6 +368,24 @@ class TestRun:
         assert code == 2
         assert "is not of a run's output, which would be lost; name another output" in error
         assert (tmp_path / "out").read_text() == "mine\n"
+
+
+def test_a_file_is_scored_as_by_one_engine(two_nodes: TwoNodes, nano: Engine, tmp_path: Path) -> None:  # noqa: F811
+    found = [
+        {"prompt": one.prompt, "response": one.answer} for one in islice(task("records").examples("held_out", 0), 24)
+    ]
+    write(tmp_path / "rows.jsonl", found)
+    words = ("eval", "--file", str(tmp_path / "rows.jsonl"), "--seed", "3", "--json")
+    here = started("-m", "redraft", *words, "--model", "nano-sudoku", "--device", "cpu", "--threads", "1")
+    there = two_nodes.redraft(*words, "--replicas", "2")
+    scores = []
+    for one in (here, there):
+        out, error = one.communicate(timeout=600)
+        assert one.returncode == 0, error
+        scores.append({name: value for name, value in json.loads(out)[0].items() if "sec" not in name})
+    assert scores[0]["count"] == 24
+    assert scores[0]["exact"] > 0
+    assert scores[1] == scores[0]
 
 
 @pytest.mark.parametrize(
