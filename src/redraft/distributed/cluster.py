@@ -150,7 +150,10 @@ def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, read
         from redraft.distributed.serving import Ingress, replicas_of
 
         if (there := serve.status()).proxies or there.applications:  # for others, who would lose it with ours
-            raise RequestError("Ray Serve runs there already; add this to it: --print-config, then serve deploy")
+            said = (
+                "Ray Serve runs there already; add this to it (--print-config, serve deploy), or end it: serve shutdown"
+            )
+            raise RequestError(said)
         quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
         try:
             serve.start(proxy_location="Disabled", logging_config=quiet)

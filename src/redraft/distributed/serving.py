@@ -170,9 +170,5 @@ def application(fleet: Fleet) -> Any:
 
 def _patient(fleet: Fleet) -> dict[str, Any]:
     """No limit of Serve's own, and time to end what is under way."""
-    seconds = fleet.settings.limits.drain_sec
-    return {
-        "max_ongoing_requests": 2**20,
-        "graceful_shutdown_timeout_s": seconds,
-        "graceful_shutdown_wait_loop_s": 0.1,
-    }
+    drain = fleet.settings.limits.drain_sec
+    return {"max_ongoing_requests": 2**20, "graceful_shutdown_timeout_s": drain, "graceful_shutdown_wait_loop_s": 0.1}
