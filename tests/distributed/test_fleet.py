@@ -14,9 +14,9 @@ import pytest
 
 from redraft.__main__ import main
 from redraft.cli.datasets import as_files
-from redraft.distributed.cluster import check_nodes
+from redraft.distributed.cluster import check_nodes, joined
 from redraft.distributed.fleet import Fleet, fleet_of
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 from redraft.server.http.keys import digest_of
 from redraft.server.http.settings import Settings
 from redraft.version import __version__
@@ -109,16 +109,20 @@ def test_another_version_is_refused_by_the_replica() -> None:
         Fleet(version="0.0.0").load()
 
 
-def cluster_of(*cpus: float, answer: tuple[str, str | None] = (__version__, None)) -> Any:
+def cluster_of(*cpus: float, answer: tuple[str, str | None] | Exception = (__version__, None)) -> Any:
     """What `check_nodes` asks of Ray: nodes of so many CPUs, each of which says the same of itself."""
     nodes = [
         {"Alive": True, "Resources": {"CPU": n}, "NodeManagerAddress": "10.0.0.7", "NodeID": "a" * 56} for n in cpus
     ]
     asked = SimpleNamespace(remote=lambda *_: answer)
-    errors = SimpleNamespace(GetTimeoutError=TimeoutError, RayError=OSError)
-    return SimpleNamespace(
-        nodes=lambda: nodes, remote=lambda **_: lambda _: asked, get=lambda found, timeout: found, exceptions=errors
-    )
+    errors = SimpleNamespace(GetTimeoutError=TimeoutError, RayError=ConnectionError, TaskUnschedulableError=LookupError)
+
+    def get(found: Any, timeout: float) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return SimpleNamespace(nodes=lambda: nodes, remote=lambda **_: lambda _: asked, get=get, exceptions=errors)
 
 
 @scale
@@ -127,11 +131,37 @@ def cluster_of(*cpus: float, answer: tuple[str, str | None] = (__version__, None
     [
         (("0.0.9", None), f"node 10.0.0.7 has redraft 0.0.9 and this one {__version__}; install the same on all"),
         ((__version__, "m is no folder"), "node 10.0.0.7: m is no folder; put the model where all nodes see it"),
+        (
+            ConnectionError("Traceback:\n  ...\nModuleNotFoundError: No module named 'redraft'\n"),
+            "node 10.0.0.7 cannot run redraft .*No module named 'redraft'.*; install redraft .* with the extra scale",
+        ),
     ],
 )
-def test_a_node_that_would_fail_is_named(answer: tuple[str, str | None], message: str) -> None:
+def test_a_node_that_would_fail_is_named(answer: tuple[str, str | None] | Exception, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         check_nodes(cluster_of(2, answer=answer), Fleet(), wanted=2)
+
+
+@scale
+def test_a_node_that_has_gone_or_hangs() -> None:
+    check_nodes(cluster_of(2, answer=LookupError()), Fleet(), wanted=2)
+    with pytest.raises(RunError, match=r"node 10\.0\.0\.7 did not answer within 180 s; see ray status"):
+        check_nodes(cluster_of(2, answer=TimeoutError()), Fleet(), wanted=2)
+
+
+@scale
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Serve's own models
+def test_a_cluster_of_another_version_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray says it in seven lines."""
+
+    def init(**_: Any) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1\n")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(RequestError) as found, joined("auto"):
+        pass
+    said = "the Ray cluster at auto cannot be joined: Version mismatch: The cluster was started with: Ray: 2.59.0"
+    assert str(found.value) == f"{said} Python: 3.12.1; install the same versions on all nodes"
 
 
 @scale

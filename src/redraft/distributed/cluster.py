@@ -69,7 +69,10 @@ def joined(address: str | None) -> Iterator[Any]:
         raise RequestError(f"no Ray cluster answers at {address}: {said}; start one with ray start") from None
     except Exception as error:  # a plain Exception where a node has not started within half a minute
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray does not start here"
-        raise RunError(f"{where}: {error}; Ray's logs are in /tmp/ray/session_latest/logs") from None
+        said = f"{where}: {' '.join(str(error).split())}"
+        if "Version mismatch" in said:
+            raise RequestError(f"{said}; install the same versions on all nodes") from None
+        raise RunError(f"{said}; Ray's logs are in /tmp/ray/session_latest/logs") from None
     data = ray.data.DataContext.get_current()
     data.print_on_execution_start, data.execution_options.preserve_order = False, True
     try:
@@ -150,10 +153,7 @@ def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, read
         from redraft.distributed.serving import Ingress, replicas_of
 
         if (there := serve.status()).proxies or there.applications:  # for others, who would lose it with ours
-            said = (
-                "Ray Serve runs there already; add this to it (--print-config, serve deploy), or end it: serve shutdown"
-            )
-            raise RequestError(said)
+            raise RequestError("Ray Serve runs there already; add to it with --print-config, or end it: serve shutdown")
         quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
         try:
             serve.start(proxy_location="Disabled", logging_config=quiet)

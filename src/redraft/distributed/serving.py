@@ -35,8 +35,7 @@ ROWS = "rows"
 def _on_one_address(server: Any, _: str) -> int:
     """Open the port of a replica, which Ray opens on all addresses of its node, on the one that the cluster knows."""
     ip = get_node_ip_address()
-    port: int = add_port_to_grpc_server(server, f"[{ip}]:0" if ":" in ip else f"{ip}:0")
-    return port
+    return int(add_port_to_grpc_server(server, f"[{ip}]:0" if ":" in ip else f"{ip}:0"))
 
 
 serve_replica.add_port_to_grpc_server = _on_one_address  # in each replica's process: who reaches it runs code there
