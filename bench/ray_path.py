@@ -1,6 +1,6 @@
 """What Ray costs: time of a request, requests a second, and prompt tokens that routing by prefix finds in a cache.
 
-    python bench/ray_path.py --count 200 --record bench/records/ray-path.json
+    python bench/ray_path.py --count 100 --record bench/records/ray-path.json
 
 Overhead: one server and a fleet of one replica, side by side, asked the same in turn: the median of the differences of
 each pair. Throughput: two servers and a fleet of two replicas, asked the same by 16 clients in turn, ROUNDS times; the
@@ -167,5 +167,5 @@ def measure(count: int) -> Record:
 
 
 if __name__ == "__main__":
-    given = arguments(__doc__ or "", count=200)
+    given = arguments(__doc__ or "", count=100)
     finish(measure(given.count), given.record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -147,6 +148,25 @@ def test_a_node_that_has_gone_or_hangs() -> None:
     check_nodes(cluster_of(2, answer=LookupError()), Fleet(), wanted=2)
     with pytest.raises(RunError, match=r"node 10\.0\.0\.7 did not answer within 180 s; see ray status"):
         check_nodes(cluster_of(2, answer=TimeoutError()), Fleet(), wanted=2)
+
+
+@scale
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Serve's own models
+def test_a_cluster_of_its_own_reports_nothing_and_has_no_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def init(**given: Any) -> None:
+        seen.update(given)
+        raise ValueError("seen")
+
+    names = ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(RequestError), joined(None):
+        pass
+    assert (seen["address"], seen["include_dashboard"]) == ("local", False)
+    assert [os.environ[name] for name in names] == ["0", "0"]
 
 
 @scale

@@ -242,6 +242,18 @@ class TestServe:
             time.sleep(0.5)
         assert len(replicas()) == 2, "the replica is back"
 
+    def test_answers_that_are_under_way_at_a_sigterm_are_finished(self, fleet: Fleet, expected: Any) -> None:
+        rows = [row(i) for i in range(32)]
+        with ThreadPoolExecutor(32) as pool:
+            running = [pool.submit(fleet.ask, one | {"seed": 7 + i}) for i, one in enumerate(rows)]
+            while not any(one.done() for one in running):
+                time.sleep(0.01)
+            fleet.process.send_signal(signal.SIGTERM)
+            assert not all(one.done() for one in running), "some are under way"
+            found = [plain(one.result()) for one in running]
+        assert found == [one["response"]["body"] for one in expected(rows)]
+        assert fleet.process.wait(timeout=180) == 0
+
 
 def ports(path: str) -> set[str]:
     """Addresses, as the kernel writes them, on which processes of Ray Serve's replicas listen."""
