@@ -15,6 +15,8 @@ import pytest
 
 from redraft.__main__ import main
 from redraft.cli.datasets import as_files
+from redraft.cli.rows import Done
+from redraft.cli.run import _bar
 from redraft.distributed.cluster import check_nodes, joined
 from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.errors import RequestError, RunError
@@ -215,6 +217,18 @@ def test_scores_that_no_fleet_gives_are_refused(
     (tmp_path / "rows").write_text('{"prompt": "a", "response": "b"}\n')
     assert main(["eval", *(str(tmp_path / "rows") if word == "ROWS" else word for word in words)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten seconds after it began."""
+    clock = iter([100.0, *[110.0] * 9])
+    monkeypatch.setattr("redraft.cli.run.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    with _bar(60, replicas=2) as report:
+        report(Done(10, 0, tokens=10))
+        report(Done(39, 0, tokens=500))
+    assert " 3 rows/s, 50 tokens/s, 2 replicas " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("FOLDER", "out"), ("s3://a/b", "out"), ("in.parquet", "out"), ("in", "s3://a/b")])
