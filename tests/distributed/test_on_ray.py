@@ -215,6 +215,17 @@ class TestServe:
         assert float(total) == sum(float(count) for _, count in each) >= 24
         assert "<html" in fleet.get("/")
 
+    def test_a_client_who_leaves_ends_the_work_in_the_replica(self, fleet: Fleet) -> None:
+        body = row(0) | {"stream": True, "max_tokens": 700, "min_tokens": 690}
+        headers = {"content-type": "application/json"}
+        wanted = urllib.request.Request(fleet.url + "/v1/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(wanted, timeout=600) as reply:
+            assert reply.readline().startswith(b"data: ")
+        until = time.monotonic() + 60
+        while "redraft_disconnects_total 1.0" not in fleet.get("/metrics") and time.monotonic() < until:
+            time.sleep(0.1)
+        assert "redraft_disconnects_total 1.0" in fleet.get("/metrics")
+
     def test_a_killed_replica_costs_only_streams_that_had_begun(self, fleet: Fleet, expected: Any) -> None:
         """What was not begun is answered as one engine answers it; what was ends with an error event; nothing hangs."""
         rows = [row(i) for i in range(64)]
