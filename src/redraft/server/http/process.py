@@ -29,6 +29,7 @@ from redraft.server.http.log import Log
 from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
 
+Begun = Callable[["Server", str], None]
 Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine, and reports (elements placed, elements in all)."""
 
@@ -62,14 +63,7 @@ def serve(
         service.engine.loop.stop()
 
 
-def run(
-    app: ASGIApp,
-    service: Service | Relay,
-    host: str,
-    port: int,
-    begun: Callable[[Server, str], None],
-    last_sec: float = LAST_SEC,
-) -> None:
+def run(app: ASGIApp, service: Service | Relay, host: str, port: int, begun: Begun, last_sec: float = LAST_SEC) -> None:
     """Serve an application until a signal. `begun` is called with the server and its URL when the socket listens;
     `last_sec` is what a process has left after a second signal.
 
