@@ -26,7 +26,7 @@ PART_WALLS = {
     "operations": 2_015,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_700,
+    "cli": 4_750,
 }
 
 

@@ -25,6 +25,8 @@ T = TypeVar("T")
 Given = TypeVarTuple("Given")
 Phase = Literal["loading", "ready", "draining", "failed"]
 
+STOPPING = ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
+
 
 class Service:
     """Engine, settings, figures and admission. All but `ready` and `progress` runs on the event loop."""
@@ -98,7 +100,7 @@ class Service:
     def enter(self, answers: int, request: Request | None) -> ExitStack:
         """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
         if self.phase == "draining":
-            raise ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
+            raise STOPPING
         key = None if request is None else request.scope["state"].get("key")
         return self.admission.enter(answers, key)
 
