@@ -1,0 +1,177 @@
+"""What nano-vision reads in held-out pictures: cells of boards, fields of receipts, and where it stops reading.
+
+    python bench/vision.py --model runs/nano-vision --record bench/records/nano-vision.json
+
+The model is trained by `recipes/vision`. Boards that are moved by a given number of pixels show what it takes that a
+character stands in the square of one soft token: the training moves them by up to 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from redraft import load
+from redraft.engine.request import Options, Request
+from redraft.errors import RedraftError
+from redraft.measure.record import Record, check_place, new_record, write_record
+from redraft.operations.engine import Engine
+
+DRAWN = Path(__file__).resolve().parents[1] / "recipes" / "vision" / "drawn.py"
+SEED = 20  # of the pictures; the probes of the training have another
+MOVED = tuple(range(7))
+PARTS = {"boards": "cells", "receipts": "fields"}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "shop": {"type": "string"},
+        "items": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "price": {"type": "integer"}},
+                "required": ["name", "price"],
+                "additionalProperties": False,
+            },
+        },
+        "total": {"type": "integer"},
+    },
+    "required": ["shop", "items", "total"],
+    "additionalProperties": False,
+}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read of many pictures: parts right and in all, whole pictures right, mean steps, seconds for each."""
+
+    right: int
+    parts: int
+    whole: int
+    pictures: int
+    steps: float
+    seconds: float
+
+    def told(self, part: str, picture: str) -> str:
+        """One claim."""
+        steps = f", {self.steps:.1f} denoising steps each" if self.steps else ""
+        return f"{self.right / self.parts:.1%} of {part}, {self.whole / self.pictures:.1%} of {picture}{steps}"
+
+
+def main() -> int:
+    """Read, record, print."""
+    parser = argparse.ArgumentParser(description="What nano-vision reads in held-out pictures.")
+    parser.add_argument("--model", default="runs/nano-vision")
+    parser.add_argument("--boards", type=int, default=300, help="boards (default: 300)")
+    parser.add_argument("--receipts", type=int, default=150, help="receipts (default: 150)")
+    parser.add_argument("--moved", type=int, default=40, help="boards for each distance (default: 40)")
+    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="write the record to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        check_place(arguments.record)
+        found = measure(load(arguments.model), arguments)
+        write_record(found, arguments.record)
+    except RedraftError as error:
+        print(f"vision: {error}", file=sys.stderr)
+        return error.exit_code
+    print(found)
+    return 0
+
+
+def measure(engine: Engine, arguments: argparse.Namespace) -> Record:
+    """The record of one model."""
+    drawn = runpy.run_path(str(DRAWN))
+    boards = list(islice(drawn["boards"]("held_out", SEED), arguments.boards))
+    receipts = list(islice(drawn["receipts"]("held_out", SEED), arguments.receipts))
+    found = {
+        "boards": read(engine, boards),
+        "boards, causal": read(engine, boards, causal=True),
+        "receipts": read(engine, receipts),
+        "receipts, with a schema": read(engine, receipts, schema=SCHEMA),
+    }
+    rng = Random(SEED)
+    moved = {n: read(engine, [_moved(drawn, n, rng) for _ in range(arguments.moved)]) for n in MOVED}
+    said = []
+    for label, each in found.items():
+        what = label.partition(",")[0]
+        said.append((f"nano-vision, {each.pictures} held-out {label}: read right", each.told(PARTS[what], what)))
+    off = ", ".join(f"{each.right / each.parts:.1%} by {n}" for n, each in moved.items())
+    return new_record(
+        "nano-vision",
+        workload={
+            "boards": arguments.boards,
+            "receipts": arguments.receipts,
+            "moved": arguments.moved,
+            "seed": SEED,
+            "parameters": sum(value.numel() for value in engine.model.parameters()),
+        },
+        figures={label: vars(each) for label, each in found.items()}
+        | {"moved": {n: vars(x) for n, x in moved.items()}},
+        summary=[*said, ("nano-vision, cells right in boards that are moved by so many pixels both ways", off)],
+    )
+
+
+def read(engine: Engine, rows: Iterable[Row], *, causal: bool = False, schema: Any = None) -> Read:
+    """Every picture asked about once, by the checkpoint's own sampler or one token after another."""
+    rows, began = list(rows), time.perf_counter()
+    asked = [
+        Request(row["messages"][:-1], Options(seed=i, causal=causal, max_tokens=96), schema=schema)
+        for i, row in enumerate(rows)
+    ]
+    answers = list(engine.map(asked, at_once=8))
+    seconds = (time.perf_counter() - began) / len(rows)
+    pairs = [score(row["messages"][-1]["content"], answer.text) for row, answer in zip(rows, answers, strict=True)]
+    return Read(
+        right=sum(right for right, _ in pairs),
+        parts=sum(parts for _, parts in pairs),
+        whole=sum(right == parts for right, parts in pairs),
+        pictures=len(pairs),
+        steps=sum(sum(answer.steps) for answer in answers) / len(answers),
+        seconds=round(seconds, 3),
+    )
+
+
+def score(wanted: str, answer: str) -> tuple[int, int]:
+    """Parts right and in all: cells of a board, by place; shop, items in their order and total of a receipt."""
+    if not wanted.startswith("{"):
+        lines, read = wanted.split("\n"), answer.strip().split("\n")
+        cells = [(i, j) for i, line in enumerate(lines) for j in range(len(line))]
+        return sum(i < len(read) and read[i][j : j + 1] == lines[i][j] for i, j in cells), len(cells)
+    fields = fields_of(json.loads(wanted))
+    try:
+        found = fields_of(json.loads(answer))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return 0, len(fields)
+    right = sum(found.get(name) == value for name, value in fields.items())
+    return right - (len(found) > len(fields)), len(fields)  # an item that nobody bought is a mistake, too
+
+
+def fields_of(receipt: dict[str, Any]) -> dict[str, Any]:
+    """A receipt's fields by name."""
+    items = {f"item {i}": (item["name"], item["price"]) for i, item in enumerate(receipt["items"])}
+    return {"shop": receipt["shop"], "total": receipt["total"], **items}
+
+
+def _moved(drawn: dict[str, Any], pixels: int, rng: Random) -> Row:
+    """A board that is moved by so many pixels each way."""
+    image, page = drawn["board"](rng, moved=(rng.choice((-pixels, pixels)), rng.choice((-pixels, pixels))))
+    found: Row = drawn["asked"](image, drawn["BOARD"], "\n".join(line[:6] for line in page))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
