@@ -26,9 +26,11 @@ from redraft.engine.request import Options, Request
 from redraft.errors import RedraftError
 from redraft.measure.record import Record, check_place, new_record, write_record
 from redraft.operations.engine import Engine
+from redraft.tune.train import LOG
 
 DRAWN = Path(__file__).resolve().parents[1] / "recipes" / "vision" / "drawn.py"
 SEED = 20  # of the pictures; the probes of the training have another
+EVERY = 50  # steps
 MOVED = tuple(range(5))
 PARTS = {"boards": "cells", "receipts": "fields"}
 SCHEMA = {
@@ -55,18 +57,18 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Read:
-    """What was read of many pictures: parts right and in all, whole pictures right, mean denoising steps."""
+    """What was read of many pictures: parts right and in all, whole pictures right, mean forwards."""
 
     right: int
     parts: int
     whole: int
     pictures: int
-    steps: float
+    forwards: float
 
     def told(self, part: str, picture: str) -> str:
         """One claim."""
-        steps = f", {self.steps:.1f} denoising steps each" if self.steps else ""
-        return f"{self.right / self.parts:.1%} of {part}, {self.whole / self.pictures:.1%} of {picture}{steps}"
+        whole = f"{self.whole / self.pictures:.1%} of {picture}"
+        return f"{self.right / self.parts:.1%} of {part}, {whole}, {self.forwards:.1f} forwards each"
 
 
 def main() -> int:
@@ -82,7 +84,7 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         check_place(arguments.record)
-        found = measure(load(arguments.model), arguments)
+        found = measure(load(arguments.model), learnt(Path(arguments.model)), arguments)
         write_record(found, arguments.record)
     except RedraftError as error:
         print(f"vision: {error}", file=sys.stderr)
@@ -91,8 +93,14 @@ def main() -> int:
     return 0
 
 
-def measure(engine: Engine, arguments: argparse.Namespace) -> Record:
-    """The record of one model."""
+def learnt(folder: Path) -> dict[str, float]:
+    """Nats of a canvas's position behind every fiftieth step of the training, from its log."""
+    rows = map(json.loads, (folder / LOG).read_text(encoding="utf-8").splitlines())
+    return {str(row["step"]): round(row["denoise"], 4) for row in rows if row["step"] % EVERY == 0}
+
+
+def measure(engine: Engine, nats: dict[str, float], arguments: argparse.Namespace) -> Record:
+    """The record of one model, whose training had these losses."""
     drawn = runpy.run_path(str(DRAWN))
     boards = list(islice(drawn["boards"]("held_out", SEED), arguments.boards))
     receipts = list(islice(drawn["receipts"]("held_out", SEED), arguments.receipts))
@@ -121,7 +129,11 @@ def measure(engine: Engine, arguments: argparse.Namespace) -> Record:
         },
         figures={label: vars(each) for label, each in found.items()}
         | {"moved": {n: vars(x) for n, x in moved.items()}},
-        summary=[*said, ("nano-vision, cells right in boards that are moved by so many pixels both ways", off)],
+        summary=[
+            *said,
+            ("nano-vision, cells right in boards that are moved by so many pixels both ways", off),
+            ("nano-vision, nats behind steps of its training", ", ".join(f"{x:.3f} at {n}" for n, x in nats.items())),
+        ],
     )
 
 
@@ -139,7 +151,7 @@ def read(engine: Engine, rows: Iterable[Row], *, causal: bool = False, schema: A
         parts=sum(parts for _, parts in pairs),
         whole=sum(right == parts for right, parts in pairs),
         pictures=len(pairs),
-        steps=sum(sum(answer.steps) for answer in answers) / len(answers),
+        forwards=sum(sum(answer.steps) for answer in answers) / len(answers),
     )
 
 
