@@ -80,6 +80,7 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     },
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
+    "docs/images.md": {"nano-vision": lambda root: claims.all_of(root, "nano-vision")},
     "docs/server.md": {"fields": lambda _: fields.tables(), "bounds": lambda _: fields.bounds()},
     "docs/scale.md": {
         "ray": lambda root: claims.all_of(root, "ray-path"),

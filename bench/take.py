@@ -98,6 +98,7 @@ TABLE = (
     ),
     Take("noise-real", 5, "python bench/noise_real.py --data A --count 1000", "the same"),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
+    Take("nano-vision", 6, "python bench/vision.py --model A", "the result of recipes/vision as A"),
     Take("fleet-simulation", 3, "python bench/fleet.py --count 20000"),
     Take("ray-path", 5, "python bench/ray_path.py --count 100", "the extra scale"),
     Take("ray-bulk", 8, "python bench/ray_bulk.py --count 20000", "the same"),
