@@ -1,6 +1,7 @@
 """The GPU's kernels under Triton's interpreter, each equal to its twin."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu import attention
-from redraft.model.gpu.experts import experts_tiles
+from redraft.model.gpu.experts import _blocks, experts_tiles
 from redraft.model.gpu.kernels import GPU
 from redraft.model.gpu.norm import norm_kernel
 from redraft.model.gpu.tiles import SPARE
@@ -36,6 +37,17 @@ def rest_slow(cases: Sequence[Any], fast: int) -> list[Any]:
 @pytest.mark.parametrize("case", rest_slow(kernels.CHOICES, 2), ids=str)
 def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
     kernels.check_experts(case, form, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("case", kernels.CHOICES, ids=str)
+def test_only_experts_that_a_row_chose_have_blocks(case: tuple[int, ...]) -> None:
+    """A block is what a program reads an expert's matrix for; the others return before they load. Each expert has as
+    few as its rows need, and its matrix is read so often."""
+    rows, count, _, _, choices, used = case
+    chosen = torch.stack([torch.randperm(used)[:choices] for _ in range(rows)]).int()
+    _, experts, starts, ends = _blocks(chosen, count, 16)
+    found = Counter(experts[starts < ends].tolist())
+    assert found == {one: -(-size // 16) for one, size in Counter(chosen.flatten().tolist()).items()}
 
 
 @pytest.mark.slow
