@@ -51,11 +51,13 @@ def test_only_experts_that_a_row_chose_have_blocks(case: tuple[int, ...]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3), (5, 3, 2816, 704, 2, 2)], ids=str
+)
 @pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
 def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
-    """In float16, also in large tiles: the interpreter multiplies the bits of bfloat16 as integers. Natively it is
-    tested in tests/gpu."""
+    """In float16, also in large tiles and at the released widths: the interpreter multiplies the bits of bfloat16 as
+    integers. Natively it is tested in tests/gpu."""
     kernels.check_experts(case, form, torch.float16, "cpu")
 
 
@@ -71,6 +73,17 @@ def test_tiles_of_plain_experts_fit_into_the_smallest_shared_memory(rows: float,
 @pytest.mark.parametrize("case", kernels.PRODUCTS, ids=str)
 def test_packed_products_equal_their_twin(case: tuple[int, int, int], form: Format) -> None:
     kernels.check_product(*case, form, torch.float32, "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [INT4, INT8, NVFP4], ids=lambda form: form.name)
+def test_packed_products_of_the_released_widths_equal_their_twin(form: Format) -> None:
+    kernels.check_product(19, 2112, 2816, form, torch.float16, "cpu")
+
+
+@pytest.mark.slow
+def test_attention_of_the_released_heads_equals_its_twin() -> None:
+    kernels.check_spans((16, 8, 2, 256, 512, 30, 40), torch.float16, "cpu")
 
 
 @pytest.mark.parametrize("rule", IMAGE_ATTENTION)
