@@ -37,7 +37,7 @@ from redraft.model.gpu.graph import FixedRows
 from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.packed import INT4_ASYM
 from redraft.model.rows import Mode, Span
-from redraft.weights.plan import PLANS, PackingPlan, formats
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, PackingPlan, formats
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
 META = torch.device("meta")
@@ -147,6 +147,8 @@ def main() -> None:
         notes = Driver(arch)
         driver.set_active(notes)
         for plan in given.plans.split(","):
+            if refused(plan, arch):
+                continue
             for what, kernels in launched(config, plan, notes, given.part):
                 for kernel in kernels:
                     row = {"arch": arch, "plan": plan, "what": what, **measured(kernel, arch)}
@@ -157,6 +159,13 @@ def main() -> None:
         write_record(recorded(given, len(config.layers), rows, bad), given.record)
     if bad:
         sys.exit("\n".join(bad))
+
+
+def refused(plan: str, arch: int) -> bool:
+    """Whether a load refuses this plan on these cards: they have no 8-bit floats (`weights/plan.py::check_device`)."""
+    form = FORMS.get(plan)
+    parts = (form.experts, form.attention, form.mlp) if form else ()
+    return divmod(arch, 10) < EIGHT_BIT_FLOATS and any(one is not None and one.is_float for one in parts)
 
 
 def recorded(given: argparse.Namespace, layers: int, rows: list[dict[str, Any]], bad: list[str]) -> Record:
