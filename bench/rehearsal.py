@@ -70,7 +70,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--device", default="cpu", help="of serving (default: cpu)")
     parser.add_argument("--streamed", action="store_true", help="no plain checkpoint on the disk")
-    parser.add_argument("--only", choices=("prepare", "serve", "restart"), help="one stage, after those before it")
+    parser.add_argument(
+        "--only", choices=("prepare", "serve", "restart"), help="up to serving, from there on, or the end alone"
+    )
     parser.add_argument("--record", type=Path, metavar="FILE")
     given = parser.parse_args()
     if not 1 <= given.layers <= WHOLE:
@@ -84,8 +86,6 @@ def main() -> int:
     found = packed.with_suffix(".serve.json")
     if given.only != "restart":
         found.write_text(json.dumps(apart(serve, packed, given.plan, given.steps, given.threads, given.device)))
-    if given.only == "serve":
-        return 0
     figures["serve"] = json.loads(found.read_text())
     figures["restart"] = apart(restart, packed, given.steps, given.threads, given.device)
     figures["whole_model"] = "run" if given.layers == WHOLE else "not run"
