@@ -182,11 +182,25 @@ def inside(language: Language, value: Any) -> bool:
     if language.holds(spelt(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass"))):
         return True
     if isinstance(language, GuidedLanguage):
-        return False
+        return guided_inside(language, value)
     automaton = language.automaton
     return has_text(
         lambda state, text: automaton.after(state, spelt(text)), value, lambda s: bool(automaton.accepts[s])
     )
+
+
+def guided_inside(language: GuidedLanguage, value: Any) -> bool:
+    """The same for a schema that is held from left to right: its states are matchers, counted as they are met."""
+    matchers = [language.guide.begin]
+
+    def step(state: int, text: bytes) -> int:
+        matcher, tokens = matchers[state].deep_copy(), spelt(text)
+        if matcher.try_consume_tokens(tokens) != len(tokens):
+            return -1
+        matchers.append(matcher)
+        return len(matchers) - 1
+
+    return has_text(step, value, lambda state: bool(matchers[state].is_accepting()))
 
 
 def spelt(text: bytes) -> list[int]:

@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -28,7 +28,7 @@ import torch
 from redraft import load, prompts
 from redraft.cli.json import guesses
 from redraft.constraints.sources import schema_source
-from redraft.engine.fields import field_entropy
+from redraft.engine.fields import field_confidence, field_entropy
 from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
@@ -40,12 +40,15 @@ from redraft.tasks.records import read_json
 from redraft.tasks.strings import scramble
 from redraft.tasks.task import split_of
 from redraft.tasks.values import quoted
+from reliability import Guess, calibration_error, fitted, reliability
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ("extract-short", "extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
 OTHERS = ("edit", "mend", "fill", "copy")
 GRIDS = ("sudoku-4x4", "sudoku-6x6")
 WRITTEN = ("phrasings", "strangers", "elsewhere")
+FITTED, JUDGED = "phrasings", ("strangers", "elsewhere")
+"""Where the temperature of the probabilities of values is fitted, and where it is judged."""
 GROUPS = (*WRITTEN, "copies", *RECORDS, *OTHERS)
 STEP = 32  # widths of canvas are multiples of this
 
@@ -63,6 +66,8 @@ class Answered:
     tokens: int
     seconds: float
     guessed: bool
+    values: tuple[Guess, ...] = ()
+    """Of each plain value its probability, and whether it is right."""
 
     @property
     def exact(self) -> bool:
@@ -195,7 +200,15 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     count = len(wanted) if record and isinstance(wanted, dict) else 1
     nats = field_entropy(engine.text, done) if held else {}
     guessed = bool(held and guesses(schema_of(example.prompt), example.prompt.partition("\n")[2], done.text, nats))
-    return Answered(example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, guessed)
+    told = field_confidence(engine.text, done) if held and isinstance(wanted, dict) else {}
+    values = tuple(
+        Guess(told[f"/{name}"], judge({name: value}, got) == 1.0)
+        for name, value in wanted.items()
+        if f"/{name}" in told
+    )
+    return Answered(
+        example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, guessed, values
+    )
 
 
 def export(run: Path, folder: Path) -> None:
@@ -215,6 +228,25 @@ def guessed_of(answers: Sequence[Answered]) -> dict[str, list[int]]:
     """Of the right and of the wrong answers: how many the shell would call a guess, and how many there are."""
     parts = {"right": [each for each in answers if each.exact], "wrong": [each for each in answers if not each.exact]}
     return {name: [sum(each.guessed for each in part), len(part)] for name, part in parts.items()}
+
+
+def believed(found: dict[str, list[Answered]]) -> dict[str, Any]:
+    """How far the probabilities of values can be believed, as they are and at the temperature fitted on FITTED."""
+
+    def at(groups: Sequence[str], temperature: float) -> list[Guess]:
+        every = [guess for group in groups for each in found[group] for guess in each.values]
+        return [Guess(guess.told ** (1 / temperature), guess.right) for guess in every]
+
+    temperature = fitted(lambda temperature: at([FITTED], temperature))
+    figures: dict[str, Any] = {"temperature": round(temperature, 3)}
+    for label, used in (("as they are", 1.0), ("at the temperature", temperature)):
+        guesses = at(JUDGED, used)
+        figures[label] = {
+            "count": len(guesses),
+            "error": round(calibration_error(guesses), 4),
+            "reliability": [asdict(one) for one in reliability(guesses)],
+        }
+    return figures
 
 
 def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> None:
@@ -237,6 +269,11 @@ def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> Non
     workload = {"model": name, "count": arguments.count, "seed": arguments.seed, "way": way, "free": arguments.free}
     workload["canvas"] = arguments.canvas or "what holds the right answer"
     summary = [(f"{group}, {len(each)} answers of {name}, {way}", line(each)) for group, each in found.items()]
+    if not arguments.causal and {FITTED, *JUDGED} <= found.keys():
+        figures["values"] = believed(found)
+        before, after = (figures["values"][label]["error"] for label in ("as they are", "at the temperature"))
+        what = f"calibration error of the values of {' and '.join(JUDGED)}, as they are and at a temperature of"
+        summary.append((f"{what} {figures['values']['temperature']}", f"{before:.1%}, {after:.1%}"))
     write_record(
         new_record(arguments.record.stem, workload=workload, figures=figures, summary=summary), arguments.record
     )

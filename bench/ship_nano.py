@@ -1,6 +1,6 @@
 """Puts a checkpoint into the package as nano: weights in float32, tokenizer, settings. Records and pages are next.
 
-    python bench/ship_nano.py runs/nano-plain-more
+    python bench/ship_nano.py runs/nano-plain
 
 float32, because only there an answer is the same alone and in a batch, and on most processors; numbers trained in
 bfloat16 are the same in it. What was measured of other weights (dial, belief) is removed.
@@ -16,9 +16,10 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from redraft.engine.dial import fingerprint
+from redraft.tune.vocabulary import CHAT_TEMPLATE
 from redraft.weights.source import SINGLE, locate
 
-COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+COPIED = ("tokenizer.json", "tokenizer_config.json")
 MEASURED = ("dial.json", "belief.json")
 
 
@@ -33,13 +34,17 @@ def main() -> None:
 
 
 def ship(source: Path, package: Path, tokens: int) -> None:
-    """Write the package's folder. `tokens` is the most of an answer, and so the width of a canvas by `fast`."""
+    """Write the package's folder. `tokens` is the most of an answer, and so the width of a canvas by `fast`.
+
+    The chat template is this tree's: a checkpoint has the one of the day when its training began.
+    """
     before = fingerprint(package)
     weights = {name: tensor.float().contiguous() for name, tensor in load_file(source / SINGLE).items()}
     save_file(weights, package / SINGLE, metadata={"format": "pt"})
     (package / SINGLE).chmod(0o644)
     for name in COPIED:
         shutil.copyfile(source / name, package / name)
+    (package / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     _write(package / "config.json", config | {"dtype": "float32"})
     generation = json.loads((source / "generation_config.json").read_text(encoding="utf-8"))

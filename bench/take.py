@@ -120,6 +120,12 @@ TABLE = (
         "python bench/peer_tests.py A",
         "the unpacked source distribution of llama-cpp-python as A, and requests",
     ),
+    Take(
+        "peers-vllm",
+        10,
+        "python bench/vllm_tests.py A",
+        "the unpacked source distribution of vLLM as A, pytest-asyncio, jsonschema, regex and requests",
+    ),
     Take("train-orders", 4, "", "the run of docs/tuning.md, whose training-record.json it is"),
     Take(
         "train-nano-sudoku", 180, "", "the runs of docs/tuning.md, How nano was made: their training-record.json in one"

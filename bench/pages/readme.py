@@ -57,13 +57,14 @@ def nano(root: Path) -> str:
     others = ", ".join(f"{figures[name]['exact']:.0%} of {what}" for name, what in OTHERS.items())
     wrong, right = typed["guesses"]["wrong"], typed["guesses"]["right"]
     return (
-        f"nano has 2.1 million parameters and is no more than an example. Of {typed['count']} sentences typed as a "
-        f"stranger might, it gets {typed['fields']:.0%} of the fields and {typed['exact']:.0%} of the sentences right "
-        f"([record](bench/records/plain-nano.json), with every answer); of {phrased['count']} phrasings that its "
-        f"training data lacks, {phrased['fields']:.0%} of the fields; of other tasks, {others}. Where a text does not "
-        f"say what is asked, null is right, and it answers so for {own['fields']:.0%} of the fields. On a terminal "
-        f"`json` names values that look like a guess: in {wrong[0]} of the {wrong[1]} wrong answers to the typed "
-        f"sentences, and in {right[0]} of the {right[1]} right ones. The JSON is valid all the same, by construction."
+        f"nano has 2.1 million parameters and makes mistakes. The JSON is always valid; the values may be wrong. Of "
+        f"{typed['count']} sentences typed as a stranger might, it gets {typed['exact']:.0%} right, and "
+        f"{typed['fields']:.0%} of their fields ([record](bench/records/plain-nano.json), with every answer). Of "
+        f"{phrased['count']} phrasings that its training data lacks, it gets {phrased['fields']:.0%} of the fields "
+        f"right. If a text does not say what is asked, null is the right answer, and nano gives it for "
+        f"{own['fields']:.0%} of such fields. On a terminal, `json` names values that look like a guess: "
+        f"it did so for {wrong[0]} of the {wrong[1]} wrong answers to the typed sentences, and for {right[0]} of the "
+        f"{right[1]} right ones. nano was also trained on other tasks; it gets {others} right."
     )
 
 

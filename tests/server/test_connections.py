@@ -103,6 +103,16 @@ def test_a_connection_that_drips_ends(quick: Process) -> None:
         assert eventually(refuses, 30)
 
 
+def test_a_body_of_two_lengths_is_refused_and_what_follows_it_is_not_read(quick: Process) -> None:
+    """A proxy that goes by the other length would take the rest for somebody else's request (RFC 9112, 6.1)."""
+    both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with opened(quick, HEAD + both + b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as link:
+        reply = b"".join(iter(lambda: link.recv(2**16), b""))
+    assert reply.startswith(b"HTTP/1.1 400")
+    assert b"two_lengths" in reply
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
 @pytest.mark.slow
 def test_connections_beyond_the_descriptors_keep_nobody_out() -> None:
     """1,100 of them reset everybody else's while they lasted. Some are silent, some drip, some have asked before."""

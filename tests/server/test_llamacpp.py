@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,14 +69,16 @@ def test_prompts_come_as_text_as_ids_mixed_and_several_at_a_time(http: httpx2.Cl
     assert len(asked(http, prompt=["record", "sudoku"], n_predict=2)) == 2
 
 
-def test_a_schema_holds_the_answer_and_a_foreign_grammar_is_refused(http: httpx2.Client) -> None:
+def test_a_schema_or_a_grammar_holds_the_answer(http: httpx2.Client) -> None:
     held = asked(http, prompt=PROMPT, json_schema=SCHEMA, stop=["}"])
     assert json.loads(held["content"])["who"]
     assert asked(http, prompt=PROMPT, grammar='start: "a" "a" "b"')["content"] == "aab"
     assert asked(http, prompt=PROMPT, grammar="", n_predict=2)["tokens_predicted"] == 2
-    reply = http.post("/completion", json={"prompt": PROMPT, "grammar": 'root ::= "a"'})
+    listed = 'root ::= "a"{2,2} item # twice\nitem ::= "-" [x-z]{3} | "-" "b"+ "."'
+    assert re.fullmatch(r"aa-([x-z]{3}|b+\.)", asked(http, prompt=PROMPT, grammar=listed, n_predict=24)["content"])
+    reply = http.post("/completion", json={"prompt": PROMPT, "grammar": 'root ::= "a" missing'})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "grammar")
-    assert "GBNF" in reply.json()["error"]["message"]
+    assert "missing" in reply.json()["error"]["message"]
 
 
 def test_probabilities_have_ids(http: httpx2.Client) -> None:

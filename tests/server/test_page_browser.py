@@ -388,6 +388,16 @@ def test_traces_are_loaded_and_compared_without_the_server(tab: Tab, traces: lis
     assert not tab.bodies, "nothing of a trace is sent anywhere"
 
 
+def test_the_sample_stands_still_where_less_motion_is_asked_for(tab: Tab) -> None:
+    page = tab.open("trace")
+    page.get_by_role("button", name="Show a sample").click()
+    page.wait_for_selector(SETTLED)
+    for _ in range(2):
+        assert page.locator(".where").first.text_content() == "step 1 of 4"
+        assert page.get_by_role("button", name="Pause", exact=True).count() == 0
+        page.wait_for_timeout(2 * PACE_MS)
+
+
 def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab) -> None:
     page = tab.open("schema")
     page.get_by_role("button", name="Answer").click()
@@ -517,6 +527,26 @@ def test_who_arrives_sees_an_answer_settle(browser: Any, server: Process) -> Non
 def pretended(text: str) -> list[dict[str, Any]]:
     """A stream of /v1/canvas that settles on a text in one step, a token for each character."""
     return [{"type": "noise", "width": len(text), "tokens": ["?"] * len(text)}, *drafts(text), *ending(text, steps=1)]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_composer_hides_nothing_of_an_answer_that_has_settled(tab: Tab, width: int) -> None:
+    """In a window of 800 pixels the row under the answer was behind the composer."""
+    page = tab.open()
+    page.set_viewport_size({"width": width, "height": 800})
+    page.get_by_label("Prompt").fill(RECORD)
+    page.get_by_label("Prompt").press("Enter")
+    row, dock = page.locator(".turn:last-child .marking"), page.locator(".dock")
+
+    def is_clear(what: Any) -> bool:
+        box = what.bounding_box()
+        return box["y"] >= 0 and box["y"] + box["height"] <= dock.bounding_box()["y"]
+
+    row.wait_for()
+    assert is_clear(row)
+    page.get_by_label("Prompt").fill("more\n" * 6)  # the composer grows; what gets the focus is scrolled
+    row.locator("input").first.focus()
+    assert is_clear(row.locator(".segments"))
 
 
 def test_a_conversation_outlives_a_reload_until_it_is_cleared(tab: Tab) -> None:

@@ -77,6 +77,42 @@ def test_a_body_that_is_none_is_refused(server: Process, content: bytes, kind: s
     assert (found.status_code, found.json()["error"]["code"]) == (400, code)
 
 
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+"""What `curl -d` sends without a word about the type."""
+TYPES = ("application/json", FORM["content-type"], "Application/X-WWW-Form-Urlencoded; charset=utf-8")
+
+
+def test_json_is_read_under_the_type_that_curl_gives_it(server: Process) -> None:
+    asked = b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "seed": 1}'
+    under = [
+        httpx2.post(server.url + PATH, content=asked, headers={"content-type": kind}, timeout=60) for kind in TYPES
+    ]
+    assert [one.status_code for one in under] == [200] * len(TYPES)
+    assert len({one.json()["choices"][0]["message"]["content"] for one in under}) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "more"),
+    [
+        (b"%7B%22messages%22%3A+%5B%5D%7D=", {}),  # what an HTML form makes of JSON in a field's name
+        (b'{"messages": []}', {"sec-fetch-site": "same-origin"}),
+        (b'{"messages": []}', {"cookie": "a=b"}),
+        (b'{"messages": []}', {"content-type": "text/plain"}),
+        (b'{"messages": []}', {"content-type": "multipart/form-data; boundary=x"}),
+    ],
+)
+def test_what_a_page_elsewhere_can_post_is_not_read(server: Process, content: bytes, more: dict[str, str]) -> None:
+    found = httpx2.post(server.url + PATH, content=content, headers=FORM | more, timeout=60)
+    assert (found.status_code, found.json()["error"]["code"]) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+def test_a_page_elsewhere_is_refused_whatever_it_posts(server: Process, origin: str) -> None:
+    headers = FORM | {"origin": origin, "sec-fetch-site": "cross-site"}
+    found = httpx2.post(server.url + PATH, content=b'{"messages": []}', headers=headers, timeout=60)
+    assert (found.status_code, found.json()["error"]["code"]) == (403, "origin")
+
+
 def test_the_interface_still_has_every_body(server: Process) -> None:
     paths = httpx2.get(f"{server.url}/openapi.json", timeout=100).json()["paths"]
     posts = {path: reported["post"] for path, reported in paths.items() if "post" in reported}

@@ -49,10 +49,27 @@ def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: Op
     done = got.parse()
     assert (done.output_text, done.truncation, done.tools) == (ANSWER, "auto", [])
     assert got.headers["x-ignored-fields"] == "include, prompt_cache_key, store"
-    for wrong in ({"include": ["message.output_text.logprobs"]}, {"truncation": "middle"}):
+    for wrong in ({"top_logprobs": 2}, {"include": ["message.output_text"]}, {"truncation": "middle"}):
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(model="nano", input=RECORD, extra_body=wrong)
         assert str(refused.value.param).startswith(*wrong)
+
+
+def test_log_probabilities_are_those_of_chat(client: OpenAI) -> None:
+    asked: Any = {"model": "nano", "input": RECORD, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    chat = client.chat.completions.create(
+        model="nano", messages=[{"role": "user", "content": RECORD}], seed=7, logprobs=True, top_logprobs=2
+    )
+    assert chat.choices[0].logprobs is not None
+    wanted = [one.model_dump() for one in chat.choices[0].logprobs.content or ()]
+    assert "".join(one["token"] for one in wanted).removesuffix("<turn|>") == ANSWER
+    done: Any = client.responses.create(**asked, extra_body={"seed": 7})
+    assert [one.model_dump() for one in done.output[0].content[0].logprobs] == wanted
+    events: list[Any] = list(client.responses.create(**asked, stream=True, extra_body={"seed": 7}))
+    deltas = [row for one in events if one.type == "response.output_text.delta" for row in one.logprobs]
+    assert [row.token for row in deltas] == [one["token"] for one in wanted]
+    (whole,) = [one for one in events if one.type == "response.output_text.done"]
+    assert [row.logprob for row in whole.logprobs] == [one["logprob"] for one in wanted]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "order"}])

@@ -121,6 +121,48 @@ def test_a_forced_call_has_valid_arguments(client: OpenAI, choice: Any) -> None:
     assert (call.function.name, json.loads(call.function.arguments)["who"]) == ("order", "Karomi")
 
 
+@pytest.mark.parametrize("more", [{}, {"tool_choice": "auto"}, {"tool_choice": "required"}])
+def test_what_a_call_returned_is_answered(client: OpenAI, more: dict[str, Any]) -> None:
+    """The agents' loop: a forced call, then a turn with its result, which most libraries send with `auto`."""
+    call: Any = {"id": "call_1", "type": "function", "function": {"name": "order", "arguments": '{"who": "Karomi"}'}}
+    turns: Any = [
+        *USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "content": [{"type": "text", "text": "record\n417 melu to Karomi."}],
+        },
+    ]
+    reply = client.chat.completions.with_raw_response.create(
+        model="nano", messages=turns, tools=[ORDER], max_tokens=32, seed=7, **more
+    )
+    message = reply.parse().choices[0].message
+    forced = more.get("tool_choice") == "required"
+    assert bool(message.tool_calls) is forced
+    assert bool(message.content) is not forced
+    ignored = (reply.headers.get("x-ignored-fields") or "").split(", ")
+    assert ("tools" in ignored) is not forced
+
+
+def test_who_may_not_decide_about_calls_is_refused_before_any(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="needs a chat template that knows tools"):
+        client.chat.completions.create(model="nano", messages=USER, tools=[ORDER])
+
+
+def test_one_of_several_tools_may_refer_to_its_own_definitions(client: OpenAI) -> None:
+    """As pydantic writes a model inside a model; each tool has a definition of the same name, of its own meaning."""
+    tools: list[ChatCompletionToolParam] = []
+    for name, words in (("first tool", ["a", "b"]), ("second", ["c"])):
+        schema = {"type": "object", "properties": {"one": {"$ref": "#/$defs/W"}}, "required": ["one"]}
+        parameters = schema | {"additionalProperties": False, "$defs": {"W": {"enum": words}}}
+        tools.append({"type": "function", "function": {"name": name, "parameters": parameters}})
+    done = client.chat.completions.create(model="nano", messages=USER, tools=tools, tool_choice="required", seed=7)
+    (call,) = done.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert json.loads(call.function.arguments)["one"] in {"first tool": "ab", "second": "c"}[call.function.name]
+
+
 def test_stop_strings_cut_text_and_never_a_call(client: OpenAI) -> None:
     """Agents send them with every request, also where a call is forced; what they name is in the arguments here."""
     done = client.chat.completions.create(

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from redraft.config import read_config
 from redraft.tasks import Records, Sudoku
+from redraft.text import read_text
 from redraft.tune.vocabulary import CHAT_TEMPLATE, build_tokenizer, write_tokenizer
+from redraft.weights.source import locate
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"]
 TOKENIZER = build_tokenizer()
@@ -106,8 +110,54 @@ def test_transformers_renders_the_template(loaded: Any) -> None:
     assert ids == TOKENIZER.encode(text).ids
 
 
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "1", "function": {"name": "weather", "arguments": {"city": "Oslo", "days": 3}}},
+            {"id": "2", "function": {"name": "time", "arguments": "now"}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": " rain\n"},
+    {"role": "assistant", "content": "Then:", "tool_calls": [{"function": {"name": "time", "arguments": {}}}]},
+]
+
+
+@pytest.mark.parametrize("name", ["nano", "nano-sudoku"])
+def test_a_conversation_with_calls_reads_as_turns_that_the_model_knows(name: str) -> None:
+    """A client that ran a forced call sends the call and what it returned with its next request."""
+    folder = locate(name)
+    shown = (
+        '<bos><|turn>user\nWeather?<turn|>\n<|turn>model\nweather {"city": "Oslo", "days": 3}\ntime now<turn|>\n'
+        "<|turn>user\nrain<turn|>\n<|turn>model\nThen:\ntime {}<turn|>\n<|turn>model\n"
+    )
+    text = read_text(folder, read_config(folder))
+    assert text.render(CALLED) == shown
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert theirs.apply_chat_template(CALLED, tokenize=False, add_generation_prompt=True) == shown
+
+
+TURNS = "<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nhi<turn|>\n<|turn>model\nyo<turn|>\n<|turn>user\n?<turn|>\n"
+
+
+@pytest.mark.parametrize("name", ["nano", "nano-sudoku"])
+def test_turns_have_the_tokens_that_the_weights_were_trained_on(name: str) -> None:
+    folder = locate(name)
+    said = [("system", "Be brief."), ("user", " hi"), ("assistant", "yo\n"), ("user", "?")]
+    text = read_text(folder, read_config(folder))
+    ids = text.tokenizer.encode(TURNS + "<|turn>model\n", add_special_tokens=False).ids
+    assert text.chat([{"role": role, "content": content} for role, content in said]) == ids
+
+
 def test_template_refuses_what_it_would_garble(loaded: Any) -> None:
-    for message in ({"role": "tool", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "x"}]}):
+    refused: list[dict[str, Any]] = [
+        {"role": "function", "content": "x"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+    ]
+    for message in refused:
         with pytest.raises(Exception, match=r"supported: user|must be a string"):
             loaded.apply_chat_template([message], tokenize=False)
 

@@ -40,18 +40,25 @@ _PRINTABLE = tuple(map(chr, range(0x21, 0x7F)))
 # multi-byte sequences. 0xC0, 0xC1 and 0xF5 upwards occur in no UTF-8.
 _BYTES = tuple(b for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != ord("\n"))
 
+# A tool's result reads as a user's turn, and a call as its name and arguments: nano was trained on no other turns. A
+# client that ran a forced call sends both with its next request.
 CHAT_TEMPLATE = (
-    "{{- bos_token -}}"
-    "{%- for message in messages -%}"
-    "{%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}"
-    "{%- if role not in ['user', 'model', 'system'] -%}"
-    "{{- raise_exception('role is ' + role + '; supported: user, assistant, model, system') -}}"
+    "{{- bos_token -}}{%- for message in messages -%}"
+    "{%- set role = message['role'] -%}"
+    "{%- if role not in ['user', 'assistant', 'model', 'system', 'tool'] -%}"
+    "{{- raise_exception('role is ' + role + '; supported: user, assistant, model, system, tool') -}}"
     "{%- endif -%}"
-    "{%- if message['content'] is not string -%}"
+    "{%- set calls = message['tool_calls'] or [] -%}"
+    "{%- if message['content'] is not string and not calls -%}"
     "{{- raise_exception('content of the ' + role + ' message must be a string') -}}"
     "{%- endif -%}"
-    "{{- '<|turn>' + role + '\\n' + message['content'] | trim + '<turn|>\\n' -}}"
+    "{{- '<|turn>' + ('model' if role == 'assistant' else 'user' if role == 'tool' else role) + '\\n' -}}"
+    "{%- if message['content'] is string -%}{{- message['content'] | trim -}}{%- endif -%}"
+    "{%- for call in calls -%}{%- set given = call['function']['arguments'] -%}"
+    "{{- '\\n' if message['content'] or not loop.first else '' -}}"
+    "{{- call['function']['name'] + ' ' + (given if given is string else given | tojson) -}}"
     "{%- endfor -%}"
+    "{{- '<turn|>\\n' -}}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|turn>model\\n' -}}{%- endif -%}"
 )
 

@@ -1,12 +1,14 @@
 """Context-free grammars in a small part of Lark's notation, followed to a depth.
 
     start: expr
-    expr: term ("+" term)*           // sequences, | alternatives, ( ) groups, * + ? repetitions
+    expr: term ("+" term)*           // sequences, | alternatives, ( ) groups, * + ? {2,5} repetitions
     term: /[0-9]{1,3}/ | "(" expr ")"
 
 Text in quotes is JSON's, what stands between slashes is a regular expression (Rust's dialect, `\\/` for a slash). A
 rule may be open inside itself up to a depth; deeper than that it has no texts, so what cannot be written without going
 deeper is left out of the language. That makes it regular, and everything that holds for a schema holds for it.
+
+A grammar in llama.cpp's notation, GBNF (`root ::= "a" | [0-9]+`), is written in Lark's first.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder, Part
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, check_time, compiling, time_limit
@@ -23,16 +27,21 @@ from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
 DEPTH = 4
+GBNF_CHARS = 8192
+"""Most characters of a grammar in GBNF: its translation takes time that grows with their square."""
 
 _LEXEME = re.compile(
     r"""(?P<space>[ \t\n]+|//[^\n]*)|(?P<rule>[A-Za-z_]\w*[ \t]*:)|(?P<name>[A-Za-z_]\w*)"""
-    r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?])"""
+    r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
 )
+
+_REPEATS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 @dataclass(frozen=True)
 class Node:
-    """One piece of a rule: "text", "regex" or "name" with its word, or "all", "any", "*", "+", "?" of other pieces."""
+    """One piece of a rule: "text", "regex" or "name" with its word; of other pieces "all", "any" or the mark of a
+    repetition."""
 
     kind: str
     word: str = ""
@@ -49,16 +58,17 @@ def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: CompileLimits =
     return found
 
 
-def read_grammar(grammar: str) -> Mapping[str, Node]:
+def read_grammar(grammar: str, *, may_be_gbnf: bool = True) -> Mapping[str, Node]:
     """The rules by name. Raises ConstraintError naming the line."""
     tokens: list[tuple[str, str, int]] = []
     at = 0
     while at < len(grammar):
         match = _LEXEME.match(grammar, at)
         line = grammar.count("\n", 0, at) + 1
+        if match is None and may_be_gbnf and "::=" in grammar:
+            return read_grammar(_of_gbnf(grammar), may_be_gbnf=False)
         if match is None:
-            gbnf = "; this is GBNF: write it in Lark's notation, with a rule start" if "::=" in grammar else ""
-            raise ConstraintError(f"grammar, line {line}: {grammar[at : at + 20]!r} cannot be read{gbnf}")
+            raise ConstraintError(f"grammar, line {line}: {grammar[at : at + 20]!r} cannot be read")
         if match.lastgroup != "space":
             tokens.append((str(match.lastgroup), match[0], line))
         at = match.end()
@@ -66,6 +76,17 @@ def read_grammar(grammar: str) -> Mapping[str, Node]:
     if "start" not in rules:
         raise ConstraintError(f"the grammar has no rule start; its rules are {', '.join(rules) or 'none'}")
     return rules
+
+
+def _of_gbnf(grammar: str) -> str:
+    """The same grammar in Lark's notation. Raises ConstraintError."""
+    if len(grammar) > GBNF_CHARS:
+        raise ConstraintError(f"the grammar has {len(grammar)} characters; in GBNF {GBNF_CHARS} are read, shorten it")
+    try:
+        found = gbnf_to_lark(grammar)
+    except Exception as error:  # the library raises bare ones, and whatever a torn grammar leads to
+        raise ConstraintError(f"the grammar cannot be read as GBNF ({str(error) or type(error).__name__})") from None
+    return "\n".join(line for line in found.splitlines() if not line.startswith("%llguidance"))
 
 
 class _Reader:
@@ -101,7 +122,7 @@ class _Reader:
         parts = []
         while self.tokens[self.at][0] in ("name", "text", "regex") or self.tokens[self.at][:2] == ("mark", "("):
             part = self._atom()
-            while self.tokens[self.at][:2] in (("mark", "*"), ("mark", "+"), ("mark", "?")):
+            while self.tokens[self.at][0] == "mark" and self.tokens[self.at][1][0] in "*+?{":
                 part = Node(self._take()[1], parts=(part,))
             parts.append(part)
         kind, word, line = self.tokens[self.at]
@@ -140,11 +161,20 @@ class _Grammar:
             check_time()
             with compiling(f"the grammar's rule {node.word!r}"):
                 return self.part(self.rules[node.word], (*open_rules, node.word))
-        if node.kind in "*+?":
-            low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[node.kind]
+        if node.kind[0] in "*+?{":
+            low, high = _REPEATS.get(node.kind) or _bounds(node.kind)
             return build.repeat(lambda: self.part(node.parts[0], open_rules), low, high)
         parts = [self.part(inner, open_rules) for inner in node.parts]
         return build.then(*parts) if node.kind == "all" else build.either(parts)
+
+
+def _bounds(mark: str) -> tuple[int, int | None]:
+    """The least and the most of `{3}`, `{2,}` or `{2,5}`. Raises ConstraintError."""
+    low, comma, high = mark.strip("{}").partition(",")
+    least, most = int(low), (int(high) if high else None) if comma else int(low)
+    if most is not None and most < least:
+        raise ConstraintError(f"the grammar repeats something {mark} times; the second number must not be less")
+    return least, most
 
 
 def _unquoted(word: str) -> str:

@@ -43,7 +43,7 @@ class LlamaCompletion(Sampling):
         default=None, description="most tokens; -1 is no limit but the checkpoint's own"
     )
     json_schema: Schema | None = Field(default=None, description="a JSON Schema that the answer is valid to")
-    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation, not in GBNF")
+    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation or in GBNF")
     n_probs: Alternatives | None = Field(
         default=None, description="log-probabilities, and of this many of the likeliest"
     )

@@ -84,6 +84,8 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """Headers that belong to it."""
         found = {"retry-after": str(self.retry_sec)} if self.retry_sec else {}
+        # Behind a body of two lengths nobody can say where the next request begins (RFC 9112, 6.1).
+        found |= {"connection": "close"} if self.code == "two_lengths" else {}
         return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
 
 

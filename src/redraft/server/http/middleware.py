@@ -74,6 +74,9 @@ class Middleware:
         allowed = origin in settings.origins or "*" in settings.origins
         if origin is not None and not allowed and origin.partition("://")[2] != headers.get("host"):
             return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            said = "the body has a Content-Length and a Transfer-Encoding; send one of them"
+            return ApiError(400, said, code="two_lengths")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.service.body_bytes:
             return _too_large(self.service.body_bytes)

@@ -101,15 +101,15 @@ def _second_signal() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard, told = socket.socketpair()
-    told.setblocking(False)
-    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
 
     def count() -> None:
         seen = 0
-        while seen < 2 and (numbers := heard.recv(16)):
+        while seen < 2 and (numbers := reading.recv(16)):
             seen += sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
-        heard.close()
+        reading.close()
         if seen >= 2:
             time.sleep(LAST_SEC)
             os._exit(1)
@@ -119,7 +119,7 @@ def _second_signal() -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        told.close()
+        writing.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

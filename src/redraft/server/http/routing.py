@@ -25,6 +25,11 @@ REFUSED = {"description": "A refusal or a failure", "content": {"application/jso
 STREAM = {"description": "An answer, as events where `stream` is true", "content": {"text/event-stream": {}}}
 
 
+FORM_TYPE = "application/x-www-form-urlencoded"
+"""What `curl -d` says of any body. JSON is read under it, too."""
+BROWSERS = frozenset({"origin", "sec-fetch-site", "cookie"})
+"""Headers of a browser. It may send that type to another site without asking first, so from a browser it is refused,
+even though the origin was checked before."""
 LONG_BODY = 2**16
 """Bytes from which a body is parsed on a thread."""
 
@@ -46,7 +51,12 @@ class _Route(APIRoute):
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
-            return await handle(_Bounded(request.scope, request.receive))
+            scope = request.scope
+            kind = request.headers.get("content-type", "").partition(";")[0]
+            if kind.strip().lower() == FORM_TYPE and BROWSERS.isdisjoint(request.headers):
+                others = [one for one in scope["headers"] if one[0] != b"content-type"]
+                scope = scope | {"headers": [*others, (b"content-type", b"application/json")]}
+            return await handle(_Bounded(scope, request.receive))
 
         return handled
 

@@ -48,8 +48,8 @@ def prepare(service: Service, body: Chat) -> Work:
     if body.prediction is not None:
         predicted = tuple(text.encode(text_of(body.prediction.content), bos=False))
         options = _begun_with(options, predicted, builder.engine.config)
-    choice, thinking = choice_of(body), _thinking(body)
-    check_tools(choice, text)
+    sent, thinking = choice_of(body), _thinking(body)
+    choice = check_tools(sent, text, returned=bool(body.messages) and body.messages[-1].role == "tool")
     constraint = constraint_of(body, choice, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
@@ -61,6 +61,7 @@ def prepare(service: Service, body: Chat) -> Work:
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
     unused = [name for name in FORMATS if choice.forced and getattr(body, name)]
+    unused += ["tools"] if sent.tools and not choice.tools else []
     return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import Language, Source
@@ -81,12 +82,19 @@ def choice_of(body: Chat) -> Choice:
     return Choice(tools, forced=chosen == "required")
 
 
-def check_tools(choice: Choice, text: Text) -> None:
-    """Raise ApiError where the model is to decide about calls and its checkpoint cannot show or write any."""
+def check_tools(choice: Choice, text: Text, *, returned: bool) -> Choice:
+    """The tools that the model decides about. Raises ApiError where its checkpoint can neither show nor mark a call.
+
+    With `returned`, where the conversation ends in what a tool has returned, there are none instead: libraries that
+    forced the call leave the next turn to the model, and no call is what a model chooses that cannot make any.
+    """
     marked = all(text.tokenizer.token_to_id(mark) is not None for mark in (OPEN, CLOSE, QUOTE))
-    if choice.tools and not choice.forced and not (text.knows_tools and marked):
-        message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
-        raise unsupported("tool_choice", message)
+    if not choice.tools or choice.forced or (text.knows_tools and marked):
+        return choice
+    if returned:
+        return Choice()
+    message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
+    raise unsupported("tool_choice", message)
 
 
 def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint | None:
@@ -129,8 +137,9 @@ def parameters(tool: Tool) -> dict[str, Any]:
 
 
 def envelope(tool: Tool) -> dict[str, Any]:
-    """The schema of a call of one tool among several."""
-    properties = {"name": {"const": tool.function.name}, "arguments": parameters(tool)}
+    """The schema of a call of one tool among several. `#` in a reference stays the tool's own schema."""
+    own = {"$id": f"urn:tool:{quote(tool.function.name, safe='')}"} | parameters(tool)
+    properties = {"name": {"const": tool.function.name}, "arguments": own}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 

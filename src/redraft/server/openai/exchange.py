@@ -83,11 +83,11 @@ class Exchange:
         """How a format is held, and what is ignored: keywords of its schema, stop strings, other formats."""
         first = self.work.requests[0] if self.work.requests else None
         language = None if first is None else first.language
-        if language is None:
-            return {}
-        ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
-        found = {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
-        unused = [*self.work.unused, *(["stop"] if self.work.body.stop else [])]
+        found, unused = {}, [*self.work.unused]
+        if language is not None:
+            ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
+            found = {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
+            unused += ["stop"] if self.work.body.stop else []
         return found | ({"x-ignored-fields": ",".join(unused)} if unused else {})
 
     async def finish(self) -> None:

@@ -307,7 +307,7 @@ class Chat(Sampling):
     response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
     json_schema: Schema | None = Field(default=None, description="a JSON Schema, as llama.cpp takes it")
-    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation, not in GBNF")
+    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation or in GBNF")
     tools: Annotated[list[Tool], within("tools")] | None = Field(default=None, description="functions it may call")
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
         default=None, description="none, auto, required or one"
@@ -342,4 +342,4 @@ class Completion(Sampling):
     response_format: ResponseFormat | None = Field(default=None, description="as in chat")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
     json_schema: Schema | None = Field(default=None, description="a JSON Schema, as llama.cpp takes it")
-    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation, not in GBNF")
+    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation or in GBNF")

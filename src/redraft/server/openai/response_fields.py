@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Name, Schema, Seed, Share, Str, Tokens
 from redraft.server.limits import within
-from redraft.server.openai.fields import CanvasOptions, Declared, Named, Parts, Steps, Temperature
+from redraft.server.openai.fields import Alternatives, CanvasOptions, Declared, Named, Parts, Steps, Temperature
 
 
 class Item(Body):
@@ -103,16 +103,18 @@ class FunctionChoice(Named):
     type: Literal["function"]
 
 
+LOGPROBS: Literal["message.output_text.logprobs"] = "message.output_text.logprobs"
 Extra = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
     "message.input_image.image_url",
+    "message.output_text.logprobs",
     "reasoning.encrypted_content",
     "web_search_call.action.sources",
     "web_search_call.results",
 ]
-"""What may be included of outputs that there are none of here."""
+"""What may be included: log-probabilities, and parts of outputs that there are none of here."""
 
 
 class Responses(Body):
@@ -129,7 +131,6 @@ class Responses(Body):
         "moderation": (),
         "previous_response_id": (),
         "prompt": (),
-        "top_logprobs": (0,),
     }
 
     model: Name | None = None
@@ -156,8 +157,9 @@ class Responses(Body):
         default=None, description="auto: turns are left out, the oldest first, until the rest fits the context"
     )
     include: Annotated[list[Extra], within("calls")] | None = Field(
-        default=None, description="without effect: only parts of outputs that there are none of here"
+        default=None, description=f"{LOGPROBS}; the others are without effect: there are no such outputs here"
     )
+    top_logprobs: Alternatives | None = Field(default=None, description="with them: and this many of the likeliest")
     reasoning: Reasoning | None = Field(default=None, description="effort: as reasoning_effort in chat")
     max_steps: Steps | None = Field(default=None, description="as in chat")
     canvas: CanvasOptions | None = Field(default=None, description="as in chat")
@@ -165,4 +167,4 @@ class Responses(Body):
     @property
     def ignored(self) -> list[str]:
         """Fields that were sent and have no effect, as paths."""
-        return sorted([*super().ignored, *(["include"] if self.include else [])])
+        return sorted([*super().ignored, *(["include"] if set(self.include or ()) - {LOGPROBS} else [])])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
+from redraft.engine.request import Logprobs
 from redraft.server.http.sse import Chunks
 from redraft.server.openai.exchange import Exchange
-from redraft.server.openai.replies import ChatForm, Json
+from redraft.server.openai.replies import ChatForm, Json, chat_logprobs
 from redraft.server.openai.response_fields import Responses
 
 
@@ -27,7 +28,8 @@ class ResponseForm:
         (done,) = self.exchange.done()
         calls, rest = self.form.calls(done)
         text = "" if self.form.choice.forced else done.text + rest
-        output = [self._message("completed", text)] if text or not calls else []
+        rows = [] if self.form.choice.forced else self._rows(done.content_logprobs)
+        output = [self._message("completed", _part(text, rows))] if text or not calls else []
         output += [_call(call["id"], **call["function"]) for call in calls]
         cut = done.finish in ("length", "deadline") and not calls
         return self._response("incomplete" if cut else "completed") | {
@@ -44,7 +46,7 @@ class ResponseForm:
         shown = ""
         async for _, delta in self.exchange.answers:
             if delta.content and not self.form.choice.forced:
-                for event in self._said(delta.content, opened=bool(shown)):
+                for event in self._said(delta.content, self._rows(delta.logprobs), opened=bool(shown)):
                     yield event
                 shown += delta.content
         whole = self.whole()
@@ -58,21 +60,27 @@ class ResponseForm:
     def _place(self) -> Json:
         return {"item_id": self.item, "output_index": 0, "content_index": 0}
 
-    def _said(self, text: str, *, opened: bool) -> Iterator[Json]:
+    def _rows(self, rows: Sequence[Logprobs]) -> list[Json]:
+        """Log-probabilities, if they were asked for."""
+        found: list[Json] = chat_logprobs(self.form.text, rows)["content"] if self.form.logprobs else []
+        return found
+
+    def _said(self, text: str, rows: list[Json], *, opened: bool) -> Iterator[Json]:
         """More of the message, which begins with this unless it is `opened`."""
         if not opened:
             item = {"output_index": 0, "item": self._message("in_progress", None)}
             yield self._event("response.output_item.added", item)
-            yield self._event("response.content_part.added", self._place | {"part": _part("")})
+            yield self._event("response.content_part.added", self._place | {"part": _part("", [])})
         if text:
-            yield self._event("response.output_text.delta", self._place | {"delta": text, "logprobs": []})
+            yield self._event("response.output_text.delta", self._place | {"delta": text, "logprobs": rows})
 
     def _closed(self, item: Json, shown: str) -> Iterator[Json]:
         """The end of the message, with what was not shown of it."""
-        text = item["content"][0]["text"]
-        yield from self._said(text[len(shown) :], opened=bool(shown))
-        yield self._event("response.output_text.done", self._place | {"text": text, "logprobs": []})
-        yield self._event("response.content_part.done", self._place | {"part": _part(text)})
+        (part,) = item["content"]
+        text, rows = part["text"], part["logprobs"]
+        yield from self._said(text[len(shown) :], [] if shown else rows, opened=bool(shown))
+        yield self._event("response.output_text.done", self._place | {"text": text, "logprobs": rows})
+        yield self._event("response.content_part.done", self._place | {"part": part})
         yield self._event("response.output_item.done", {"output_index": 0, "item": item})
 
     def _called(self, index: int, item: Json) -> Iterator[Json]:
@@ -88,8 +96,8 @@ class ResponseForm:
         self.number += 1
         return {"type": name, "sequence_number": self.number} | more
 
-    def _message(self, status: str, text: str | None) -> Json:
-        content = [] if text is None else [_part(text)]
+    def _message(self, status: str, part: Json | None) -> Json:
+        content = [] if part is None else [part]
         return {"id": self.item, "type": "message", "status": status, "role": "assistant", "content": content}
 
     def _response(self, status: str) -> Json:
@@ -131,8 +139,8 @@ class ResponseForm:
         }
 
 
-def _part(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, rows: list[Json]) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": rows}
 
 
 def _call(id_: str, name: str, arguments: str) -> Json:

@@ -9,14 +9,21 @@ from collections.abc import Sequence
 from fastapi import Request, Response
 
 from redraft.errors import RequestError
-from redraft.server.http.errors import unsupported
+from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.chat import prepare
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat
 from redraft.server.openai.replies import Json
-from redraft.server.openai.response_fields import CallItem, FunctionTool, OutputItem, Responses, ThoughtItem
+from redraft.server.openai.response_fields import (
+    LOGPROBS,
+    CallItem,
+    FunctionTool,
+    OutputItem,
+    Responses,
+    ThoughtItem,
+)
 from redraft.server.openai.response_form import ResponseForm
 
 router = router_of_bodies()
@@ -95,7 +102,7 @@ def turns_of(body: Responses) -> list[Turn]:
 
 
 def as_chat(body: Responses, messages: Sequence[Json]) -> Json:
-    """The fields of the same request to the chat endpoint."""
+    """The fields of the same request to the chat endpoint. Raises ApiError."""
     found: Json = {"model": body.model, "messages": messages, "max_completion_tokens": body.max_output_tokens}
     same = ("temperature", "top_p", "seed", "max_steps", "stream", "parallel_tool_calls")
     found |= {name: getattr(body, name) for name in same}
@@ -110,6 +117,11 @@ def as_chat(body: Responses, messages: Sequence[Json]) -> Json:
             found["response_format"]["json_schema"] = {"schema": wanted.schema_}
     if body.tools:
         found["tools"] = [_tool(tool) for tool in body.tools]
+    if LOGPROBS in (body.include or ()):
+        found |= {"logprobs": True, "top_logprobs": body.top_logprobs}
+    elif body.top_logprobs:
+        message = f"top_logprobs goes with include; send include: [{LOGPROBS!r}], too"
+        raise ApiError(400, message, param="top_logprobs")
     chosen = body.tool_choice
     if chosen is not None:
         found["tool_choice"] = (

@@ -3,6 +3,7 @@
 import { count, h } from "./dom.js";
 import { heat, nats } from "./recording.js";
 
+const HINT = "Point at a cell to read its doubt.";
 const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
 
 /** Shows frames. Cells can be walked with the arrow keys and chosen by click or space. */
@@ -34,7 +35,7 @@ export class Canvas {
     this.cells.forEach((cell, i) => this.paint(cell, i, frame));
     this.reach(this.onView(this.at, -1)); // keys would be lost in a cell that nobody sees
     if (walking) this.cells[this.at].focus();
-    this.tell();
+    this.describe();
   }
 
   /** Nothing to show. */
@@ -113,11 +114,13 @@ export class Canvas {
     const cell = event.target.closest(".cell");
     if (!cell) return;
     this.looked = Number(cell.dataset.at);
-    this.tell();
+    this.describe();
   }
 
-  tell() {
+  /** A line about the cell that was last pointed at. */
+  describe() {
     const i = this.looked;
+    if (i === null && this.frame) this.detail.textContent = HINT;
     if (i === null || !this.frame || i >= this.frame.tokens.length) return;
     const { tokens, entropy, since, changes, end, forced } = this.frame;
     this.detail.textContent =

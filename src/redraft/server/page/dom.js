@@ -31,7 +31,7 @@ export function field(label, control, help = null) {
   return h("div", { class: "field" }, h("label", { for: id }, label), control, line);
 }
 
-/** Tell those who listen instead of looking. */
+/** Words for a screen reader. */
 export function announce(text) {
   document.getElementById("said").textContent = text;
 }
@@ -39,6 +39,12 @@ export function announce(text) {
 /** "1 step", "3 steps". */
 export function count(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** Whether some of an element is in the window. */
+export function inView(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return bottom > 0 && top < innerHeight;
 }
 
 /** Whether the reader has asked for less motion. */

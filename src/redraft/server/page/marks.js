@@ -1,6 +1,6 @@
 // Pins and holes by clicking: cells of a settled canvas that stay, or that alone are drafted anew.
 
-import { count, h } from "./dom.js";
+import { count, h, inView } from "./dom.js";
 
 const KINDS = {
   pin: ["Keep", "Click the cells that should stay; all others are drafted anew."],
@@ -27,7 +27,9 @@ export class Marks {
 
   /** Offer it, or not. Cells can be marked while it is on offer. */
   offer(wanted) {
+    const fresh = wanted && this.element.hidden;
     this.element.hidden = !wanted;
+    if (fresh && inView(this.stage.canvas.element)) this.element.scrollIntoView({ block: "nearest" }); // not behind the composer
     this.stage.canvas.element.classList.toggle("markable", wanted);
   }
 

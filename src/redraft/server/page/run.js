@@ -47,7 +47,7 @@ export class Run {
     try {
       await this.go(this.abort.signal, wish);
     } catch (error) {
-      if (error.name !== "AbortError") this.tell(error);
+      if (error.name !== "AbortError") this.report(error);
     } finally {
       this.abort = null;
       this.button.textContent = this.label;
@@ -56,7 +56,7 @@ export class Run {
   }
 
   /** Show an error. */
-  tell(error) {
+  report(error) {
     this.error.textContent = worded(error);
     this.error.hidden = false;
     if (!(error instanceof ApiError)) throw error;

@@ -9,9 +9,11 @@ import { Timeline } from "./timeline.js";
 
 const NOISE = 9; // nats: more than any doubt that is distinguished
 
-/** One answer. `shown(frame)` is called for every frame on view, `settled()` when the last one has been seen. */
+/** One answer. `shown(frame)` is called for every frame on view, `settled()` when the last one has been seen. `watched` is
+ *  what to bring into the window when it begins, if not the stage itself. */
 export class Stage {
-  constructor({ shown = () => {}, settled = () => {} } = {}) {
+  constructor({ shown = () => {}, settled = () => {}, watched = null } = {}) {
+    this.watched = watched;
     this.canvas = new Canvas();
     this.recording = new Recording();
     this.trace = new TraceWriter();
@@ -68,7 +70,7 @@ export class Stage {
     const first = this.element.dataset.state === "empty";
     this.element.dataset.state = "running";
     this.timeline.add(this.recording.add(draft));
-    if (first) this.element.scrollIntoView({ block: "nearest" }); // on a phone it begins below the form
+    if (first) (this.watched ?? this.element).scrollIntoView({ block: "nearest" }); // on a phone it begins below the form
   }
 
   /** What the canvas began as, before its first step. */
@@ -86,7 +88,7 @@ export class Stage {
     this.about = { seed: result?.seed, promptTokens: said?.usage?.prompt_tokens };
     if (result && said?.finish) this.trace.over(0, { finish: result.finish, text: said.text, steps: result.steps, commits: result.commits });
     this.save.hidden = this.trace.empty;
-    this.facts.textContent = result ? facts(result) : "Stopped.";
+    this.facts.textContent = result ? `${this.text || !last ? "" : "empty answer · "}${facts(result)}` : "Stopped.";
     announce(last ? `${result ? "Settled" : "Stopped"}: ${textOf(last)}` : this.facts.textContent);
     this.timeline.end();
     if (!last) this.timeline.arrived();

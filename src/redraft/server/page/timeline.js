@@ -56,10 +56,10 @@ export class Timeline {
     this.level();
     this.range.max = this.frames.length - 1;
     this.element.hidden = false;
-    if (this.paused) this.tell();
+    if (this.paused) this.name();
     else if (isStill()) this.go(this.frames.length - 1);
     else if (!this.timer && this.at === this.frames.length - 2) this.run();
-    else this.tell();
+    else this.name();
   }
 
   /** Bars as high as their doubt is beside the greatest. */
@@ -71,7 +71,7 @@ export class Timeline {
   /** No more will come. */
   end() {
     this.over = true;
-    this.tell();
+    this.name();
     if (this.at === this.frames.length - 1) this.arrived();
   }
 
@@ -102,7 +102,7 @@ export class Timeline {
     this.at = Math.max(0, Math.min(this.frames.length - 1, at));
     this.range.value = this.at;
     this.show(this.at);
-    this.tell();
+    this.name();
     if (this.over && this.at === this.frames.length - 1) this.arrived();
   }
 
@@ -136,7 +136,8 @@ export class Timeline {
     this.play.setAttribute("aria-label", playing ? "Pause" : "Play");
   }
 
-  tell() {
+  /** Say where the reader is. */
+  name() {
     const frame = this.frames[this.at];
     [...this.bars.children].forEach((bar, i) => {
       bar.classList.toggle("seen", i < this.at);

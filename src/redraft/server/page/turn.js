@@ -38,7 +38,7 @@ export class Turn {
   }
 
   /** The answer. */
-  tell(said) {
+  answered(said) {
     this.text = said.text;
     this.parts.dressed = fill(this.parts.answer, said.text, Boolean(this.body.messages));
     this.parts.whole = true;

@@ -14,6 +14,7 @@ const PATH = "/v1/canvas";
 const TEXT = '{"who":"Maria","qty":317,"item":"apples"}';
 const CHOSEN = [21, 24];
 const WISH = "Set qty to 520.";
+const BOUND = "nano was not trained to edit and mostly keeps a text as it is. The other model in the package was: redraft serve nano-sudoku.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -41,11 +42,11 @@ class Edit {
     this.run = new Run({ label: "Revise", go: (signal) => this.go(signal) });
     for (const kind of ["select", "keyup", "pointerup", "input"]) this.text.addEventListener(kind, () => this.read());
     this.strength.addEventListener("input", () => this.read());
-    this.element = this.layout();
+    this.element = this.layout(server);
     this.read();
   }
 
-  layout() {
+  layout(server) {
     return h(
       "div",
       { class: "view" },
@@ -64,6 +65,7 @@ class Edit {
         ),
         h("div", { class: "row" }, this.run.button),
         this.run.error,
+        server.name === "nano" ? h("small", {}, BOUND) : null,
         this.knobs.element,
       ),
       this.race.element,
@@ -96,10 +98,10 @@ class Edit {
     this.result.hidden = true;
     const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
     this.race.end((lane) => textOf(lane.recording.frames.at(-1)) === done.revised, { ...done, text: before + done.revised + behind });
-    this.tell(before, part, behind, done);
+    this.report(before, part, behind, done);
   }
 
-  tell(before, part, behind, done) {
+  report(before, part, behind, done) {
     const now = done.revised;
     const keep = h("button", { type: "button", class: "chip", hidden: now === part, onclick: () => this.keep(before, now, behind) }, "Keep it");
     const facts = `${count(done.forwards, "step")} · seed ${done.seed}`;

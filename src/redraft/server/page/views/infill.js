@@ -80,11 +80,11 @@ class Infill {
     this.result.hidden = true;
     const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
     this.race.end((lane) => lane.gap === done.holes.at(-1).candidates[0].tokens, done);
-    this.tell(texts, done);
+    this.report(texts, done);
   }
 
   /** The text with its holes filled; where there was one, the runners-up can be looked at, too. */
-  tell(texts, done) {
+  report(texts, done) {
     const paper = h("div", {});
     const show = (fills) => paper.replaceChildren(shown(texts.flatMap((text, i) => (i ? [["in", fills[i - 1]], ["same", text]] : [["same", text]]))));
     show(done.holes.map((hole) => hole.text));

@@ -13,6 +13,7 @@ export const id = "sudoku";
 export const title = "Sudoku";
 
 const PATH = "/v1/canvas";
+const FIRST = [..."015300003004000000030245651400040060"].map(Number);
 const ELSEWHERE =
   "nano reads sentences. The other model in the package solves boards: stop this server, start redraft serve nano-sudoku, and load this page again. Until then ";
 
@@ -36,9 +37,9 @@ class Sudoku {
   constructor(server) {
     this.board = new Board(() => this.changed());
     this.verdict = h("p", { class: "verdict", role: "status" });
-    this.stage = new Stage({ shown: (frame) => this.show(frame), settled: () => this.judge() });
+    this.stage = new Stage({ shown: (frame) => this.show(frame), settled: () => this.judge(), watched: this.board.element });
     this.knobs = new Knobs(server);
-    this.run = new Run({ label: "Solve", go: (signal) => this.go(signal) });
+    this.run = new Run({ label: "Solve", go: (signal, wish) => this.go(signal, wish) });
     const choices = sizes(server).map((size) =>
       h("button", { type: "button", class: "chip", onclick: () => this.draw(size) }, `New ${size}×${size}`),
     );
@@ -62,14 +63,24 @@ class Sudoku {
       ),
       this.stage.element,
     );
-    this.draw(sizes(server)[server.greets ? 1 : 0]);
-    if (server.greets) setTimeout(() => this.run.start());
+    this.draw(sizes(server)[0]);
+    if (server.greets) setTimeout(() => this.greet());
   }
 
   draw(size) {
+    this.begin(draw(size));
+  }
+
+  begin(clues) {
     this.run.stop();
-    this.board.set(draw(size));
+    this.board.set(clues);
     this.changed();
+  }
+
+  /** The readme's board, played without being asked for. */
+  greet() {
+    this.begin(FIRST);
+    this.run.start({ seed: 3 });
   }
 
   /** Other clues: what was read before is not about them. */
@@ -80,7 +91,7 @@ class Sudoku {
     this.verdict.textContent = ["These clues contradict each other.", "", "More than one solution."][found];
   }
 
-  async go(signal) {
+  async go(signal, wish = {}) {
     const { clues, size } = this.board;
     const rows = [];
     for (let i = 0; i < clues.length; i += size) rows.push(clues.slice(i, i + size).join("").replaceAll("0", "."));
@@ -89,7 +100,7 @@ class Sudoku {
     const pins = await pinned(rows.join("\n"), signal);
     this.stage.canvas.held = new Set(pins.map(({ at }) => at));
     const body = { messages: [{ role: "user", content }], pins, max_tokens: size * (size + 1) };
-    await ask(PATH.slice(1), { ...this.knobs.values(), ...body }, this.stage, signal);
+    await ask(PATH.slice(1), { ...this.knobs.values(), ...wish, ...body }, this.stage, signal);
   }
 
   /** Digits of a frame, cell by cell: tokens are read as text, so that it does not matter how they are cut. */

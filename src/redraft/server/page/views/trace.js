@@ -1,7 +1,7 @@
 // Traces from files: gone through step by step, two of them beside each other.
 
 import { getText } from "../api.js";
-import { announce, count, field, h } from "../dom.js";
+import { announce, count, field, h, isStill } from "../dom.js";
 import { Stage } from "../stage.js";
 import { main, readTrace } from "../trace.js";
 
@@ -99,7 +99,7 @@ class Traces {
   /** A 6×6 Sudoku that nano-sudoku solved, from the package. */
   async sample() {
     this.sides[0].open("sample", await getText("page/sample.jsonl"));
-    this.sides[0].stage.timeline.toggle();
+    if (!isStill()) this.sides[0].stage.timeline.toggle();
   }
 
   /** The first file goes where nothing is yet, or to the left; a second beside it. */

@@ -38,7 +38,7 @@ class Write {
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
-    this.pictures = server.images ? new Pictures(this.prompt, (error) => this.run.tell(error)) : null;
+    this.pictures = server.images ? new Pictures(this.prompt, (error) => this.run.report(error)) : null;
     this.anew = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.clear() }, "Start over");
     this.turns = h("ol", { class: "turns" });
     this.prompt.addEventListener("keydown", (event) => {
@@ -65,7 +65,7 @@ class Write {
 
   composer() {
     const keys = h("small", { class: "keys" }, "Enter sends, Shift Enter breaks the line, Esc stops");
-    return h(
+    const dock = h(
       "form",
       { class: "composer dock" },
       this.run.error,
@@ -73,6 +73,9 @@ class Write {
       h("div", { class: "ask" }, this.prompt, this.run.button),
       h("div", { class: "row" }, this.modes.element, this.anew, keys, this.knobs.element),
     );
+    // What is scrolled to, or focused, must not lie behind the composer, however high it has grown.
+    new ResizeObserver(() => document.documentElement.style.setProperty("--dock", `${dock.offsetHeight}px`)).observe(dock);
+    return dock;
   }
 
   example(text) {
@@ -123,13 +126,13 @@ class Write {
     const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
-      turn.tell(said);
+      turn.answered(said);
       this.keep(turn);
       if (again) return undefined;
       this.prompt.value = "";
       this.pictures?.clear();
     } catch (error) {
-      if (error.name !== "AbortError") this.run.tell(error);
+      if (error.name !== "AbortError") this.run.report(error);
     } finally {
       turn.rest();
     }
