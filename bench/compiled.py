@@ -5,8 +5,8 @@
 
 A forward runs on tensors without numbers, and a driver that only takes notes stands in for a GPU's: so each kernel is
 compiled for the arguments, the tile and the stages that the program itself chooses. What comes out is read by the tools
-that Triton brings along. Exit code 1 if a kernel spills, or has more shared memory than there is, or none of the matrix
-units of compute 9.0 where it should.
+that Triton brings along. Exit code 1 if a kernel spills, leaves less than 2 KB of the shared memory that there is,
+loads nothing ahead where it should, or has none of the matrix units of compute 9.0 where it should.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,14 @@ from triton.runtime import driver
 
 from redraft.config import ModelConfig, read_config
 from redraft.measure.device import USUAL, filled_prefix, random_weights, read, step_of
-from redraft.measure.record import check_place, new_record, write_record
+from redraft.measure.record import Record, check_place, new_record, write_record
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.automata import Edges, Tiles
 from redraft.model.gpu.graph import FixedRows
 from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.packed import INT4_ASYM
 from redraft.model.rows import Mode, Span
-from redraft.weights.plan import PLANS, PackingPlan, formats
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, PackingPlan, formats
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
 META = torch.device("meta")
@@ -45,6 +46,12 @@ FORMS = PLANS | {"asym": PackingPlan("asym", _ASYM, _ASYM, _ASYM)}
 """Also 4 bits with zero points, as AWQ's and GPTQ's files have them in every layer."""
 MATRICES = ("_gate_up", "_down", "_dense")
 """Kernels that must keep the matrix units of compute 9.0 busy."""
+PIPELINED = (*MATRICES, "_attend")
+"""Kernels that must load ahead."""
+LEFT = 2048
+"""Least bytes of shared memory that a kernel leaves."""
+CANVASES, PROMPTS = (1, 2, 3, 4, 6, 8, 12), (1024, 259, 100, 5)
+"""Of a step and of a piece of a prompt, with odd remainders."""
 _OPERATION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 STATES, KINDS, PLACES = 1025, 157, 6400
 """Of a schema of ten fields: the automaton's states and kinds of edges, and places of rows of edges (`automata.py`)."""
@@ -115,8 +122,8 @@ class Driver:
         return GPUTarget("cuda", self.arch, 32)
 
     def get_current_device(self) -> int:
-        """The only one."""
-        return 0
+        """The only one; kernels of another architecture are another device's."""
+        return self.arch
 
     def get_current_stream(self, _device: int = 0) -> int:
         """The only one."""
@@ -127,31 +134,54 @@ def main() -> None:
     """Compile, tell, judge."""
     parser = argparse.ArgumentParser(description="Compile the kernels of a step and tell what came of them.")
     parser.add_argument("--plans", default=f"none,{','.join(FORMS)}", help="plans, none for bfloat16 (default: all)")
-    parser.add_argument("--arch", type=int, default=90, choices=sorted(LIMITS), help="compute capability (default: 90)")
+    parser.add_argument("--arch", type=int, nargs="+", default=[*LIMITS], choices=[*LIMITS], help="default: all")
     parser.add_argument("--part", default="", help="parts of the work whose names begin so (default: all)")
     parser.add_argument("--layers", type=int, help="of the first layers alone; six have one of each kind")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write a record")
-    arguments = parser.parse_args()
-    if arguments.record:
-        check_place(arguments.record)
-    config, notes, rows, bad = read_config(SHAPE).model, Driver(arguments.arch), list[dict[str, Any]](), list[str]()
-    config = replace(config, layers=config.layers[: arguments.layers])
-    driver.set_active(notes)
-    for plan in arguments.plans.split(","):
-        for what, kernels in launched(config, plan, notes, arguments.part):
-            for kernel in kernels:
-                row = {"plan": plan, "what": what, **measured(kernel, arguments.arch)}
-                rows.append(row)
-                bad += [f"{plan}, {what}, {row['kernel']}: {why}" for why in faults(row, arguments.arch)]
-                print(line(row), flush=True)
-    if arguments.record:
-        workload = {"model": SHAPE.name, "dtype": "bfloat16", "arch": arguments.arch, "triton": triton.__version__}
-        claim = f"{len(rows)} kernels of compute {arguments.arch / 10}, {sum(row['spills'] > 0 for row in rows)} spill"
-        summary = [("kernels of the 26B model as compiled", claim)]
-        record = new_record("kernels-compiled", workload=workload, figures={"kernels": rows}, summary=summary)
-        write_record(record, arguments.record)
+    given = parser.parse_args()
+    if given.record:
+        check_place(given.record)
+    config, rows, bad = read_config(SHAPE).model, list[dict[str, Any]](), list[str]()
+    config = replace(config, layers=config.layers[: given.layers])
+    for arch in given.arch:
+        notes = Driver(arch)
+        driver.set_active(notes)
+        for plan in given.plans.split(","):
+            if refused(plan, arch):
+                continue
+            for what, kernels in launched(config, plan, notes, given.part):
+                for kernel in kernels:
+                    row = {"arch": arch, "plan": plan, "what": what, **measured(kernel, arch)}
+                    rows.append(row)
+                    bad += [f"{arch}, {plan}, {what}, {row['kernel']}: {why}" for why in faults(row)]
+                    print(line(row), flush=True)
+    if given.record:
+        write_record(recorded(given, len(config.layers), rows, bad), given.record)
     if bad:
         sys.exit("\n".join(bad))
+
+
+def refused(plan: str, arch: int) -> bool:
+    """Whether a load refuses this plan on these cards: they have no 8-bit floats (`weights/plan.py::check_device`)."""
+    form = FORMS.get(plan)
+    parts = (form.experts, form.attention, form.mlp) if form else ()
+    return divmod(arch, 10) < EIGHT_BIT_FLOATS and any(one is not None and one.is_float for one in parts)
+
+
+def recorded(given: argparse.Namespace, layers: int, rows: list[dict[str, Any]], bad: list[str]) -> Record:
+    """The record: a row for each kernel, and what is wrong with any."""
+    workload = {"model": SHAPE.name, "dtype": "bfloat16", "layers": layers, "triton": triton.__version__}
+    workload |= {"arch": given.arch, "plans": given.plans, "canvases": CANVASES, "prompts": PROMPTS}
+    summary = []
+    for arch in given.arch:
+        of = [row for row in rows if row["arch"] == arch]
+        claim = (
+            f"{len(of)} kernels, {sum(row['spills'] > 0 for row in of)} spill, at least"
+            f" {min(row['left'] for row in of):,} bytes of shared memory left"
+        )
+        summary.append((f"kernels of the 26B model compiled for compute {arch // 10}.{arch % 10}", claim))
+    summary.append(("kernels that spill, load nothing ahead, or leave less than 2 KB", str(len(bad))))
+    return new_record("kernels-compiled", workload=workload, figures={"kernels": rows, "bad": bad}, summary=summary)
 
 
 def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterator[tuple[str, list[Kernel]]]:
@@ -160,12 +190,9 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
     model = random_weights(config, torch.bfloat16, META, formats(config, plan) if plan else {}, GPU)
     known = {id(kernel) for kernel in notes.kernels}
     works: dict[str, Callable[[], object]] = {
-        "step of 1": lambda: step_of(model, 1, USUAL)(),
-        "step of 8": lambda: step_of(model, 8, USUAL)(),
-        "wide step of 12": lambda: step_of(model, 12, USUAL)(),
+        **{f"step of {count}": partial(stepped, model, count) for count in CANVASES},
         "graph": lambda: standing(model),
-        "prompt of 1024": lambda: encoded(model, 1024),
-        "prompt of 259": lambda: encoded(model, 259),
+        **{f"prompt of {rows}": partial(encoded, model, rows) for rows in PROMPTS},
         "language": lambda: held(config),
     }
     for what, work in works.items():
@@ -178,6 +205,11 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
         # Compiled once, a kernel serves several plans and parts of the work; it is listed with the first.
         yield what, [kernel for kernel in notes.kernels if id(kernel) not in known and kernel.grids]
         known |= {id(kernel) for kernel in notes.kernels}
+
+
+def stepped(model: DiffusionGemma, canvases: int) -> None:
+    """A step of so many canvases."""
+    step_of(model, canvases, USUAL)()
 
 
 def standing(model: DiffusionGemma) -> None:
@@ -239,6 +271,7 @@ def measured(kernel: Kernel, arch: int) -> dict[str, Any]:
         "registers": registers,
         "spills": of("LDL", "STL"),
         "shared": metadata.shared,
+        "left": limits.program - metadata.shared,
         "programs": min(fit, limits.shared // (metadata.shared + 1024)),
         "wgmma": of("HGMMA", "QGMMA", "IGMMA"),
         "mma": of("HMMA", "QMMA", "IMMA"),
@@ -253,14 +286,14 @@ def _cuobjdump(*words: str) -> str:
     return subprocess.run([str(tool), *reversed(words)], capture_output=True, text=True, check=True).stdout
 
 
-def faults(row: dict[str, Any], arch: int) -> list[str]:
+def faults(row: dict[str, Any]) -> list[str]:
     """What is wrong with it."""
-    found = []
+    found, arch = [], row["arch"]
     if row["spills"]:
         found.append(f"{row['spills']} instructions that spill registers")
-    if row["shared"] > LIMITS[arch].program:
+    if row["left"] < LEFT:
         found.append(f"{row['shared']} bytes of shared memory, of {LIMITS[arch].program}")
-    if row["kernel"] in MATRICES and row["stages"] < 2:
+    if row["kernel"] in PIPELINED and row["stages"] < 2:
         found.append("one stage, so that nothing is loaded ahead")
     if arch == 90 and row["kernel"] in MATRICES and not row["wgmma"]:
         found.append("no wgmma")
@@ -275,8 +308,9 @@ def line(row: dict[str, Any]) -> str:
     grid = "x".join(str(size) for size in row["grid"])
     units = f"wgmma {row['wgmma']}" if row["wgmma"] else f"mma {row['mma']}" if row["mma"] else "-"
     return (
-        f"{row['plan']:14} {row['what']:14} {row['kernel']:9} {tile:11} {row['launches']:4} of {grid:12}"
-        f" {row['warps']} warps {row['stages']} stages {row['registers']:3} registers {row['spills']} spills"
+        f"{row['arch']:3} {row['plan']:14} {row['what']:14} {row['kernel']:9} {tile:11}"
+        f" {row['launches']:4} of {grid:12} {row['warps']} warps {row['stages']} stages"
+        f" {row['registers']:3} registers {row['spills']} spills"
         f" {row['shared']:6} shared {row['programs']:2} at once {units:9} {row['loads_ahead']:3} ahead"
     )
 

@@ -1,26 +1,30 @@
 """Rehearses the 26B model on a CPU: made, quantized, loaded and served within bounded memory, each in its own process.
 
     python bench/rehearsal.py --layers 3 --folder /tmp/rehearsal --record bench/records/rehearsal.json
+    python bench/rehearsal.py --layers 30 --streamed --plan int4-g64 --folder /tmp/rehearsal
 
     make       a checkpoint with the released names, shapes and dtypes, of random numbers, tensor by tensor
     quantize   to 4 bit in a stream, as `redraft quantize` does
     serve      one block under a schema, a prompt that is kept, an infill, an abort; peak memory beside the ledger
     restart    the same block once more, in a new process
 
-`--layers 30` is the whole model: 52 GB of disk for the one folder, 16 for the other. With fewer the depth alone is cut:
-every matrix, the vocabulary of 262,144 and the number of experts are the released model's. Numbers are random, so the
-answers mean nothing; what is checked is that they are valid, and the same after a restart. Exit code 1 if not, or if
-the peak is further than 5% from the ledger.
+`--layers 30` is the whole model: 52 GB of disk for the one folder, 16 for the other. With `--streamed` plain numbers
+are made while the quantizer reads them, and only the packed folder is on the disk. With fewer layers the depth alone is
+cut: every matrix, the vocabulary of 262,144 and the number of experts are the released model's. Numbers are random, so
+the answers mean nothing; what is checked is that they are valid, and the same after a restart. Exit code 1 if not, or
+if the peak is further than 5% from the ledger. The folders are kept, and what each stage found lies beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,12 +48,13 @@ from redraft.shapes import Tensor
 from redraft.weights.plan import find_plan, formats
 from redraft.weights.quantize import quantize_checkpoint
 from redraft.weights.shards import TensorHeader, index_json, write_shard
+from redraft.weights.source import Stored, WeightSource
 
 HERE = Path(__file__).resolve().parents[1]
 NAMES = HERE / "tests/data/real_26b_tensors.json"
 SHAPE = HERE / "recipes/shapes/26b/config.json"
-WHOLE, FULL = 30, 5
-"""Layers of the released model, and the first one with full attention."""
+WHOLE = 30
+"""Layers of the released model."""
 MIB, POOL = 2**20, 2**24
 PROMPT = "Describe the order as an object with the fields of the form. "
 WITHIN = 0.05
@@ -64,6 +69,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4, metavar="N", help="of a block (default: 4)")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--device", default="cpu", help="of serving (default: cpu)")
+    parser.add_argument("--streamed", action="store_true", help="no plain checkpoint on the disk")
+    parser.add_argument(
+        "--only", choices=("prepare", "serve", "restart"), help="up to serving, from there on, or the end alone"
+    )
     parser.add_argument("--record", type=Path, metavar="FILE")
     given = parser.parse_args()
     if not 1 <= given.layers <= WHOLE:
@@ -71,26 +80,42 @@ def main() -> int:
     if given.record is not None:
         check_place(given.record)
     plain, packed = given.folder / f"{given.layers}-layers", given.folder / f"{given.layers}-layers-{given.plan}"
-    figures: dict[str, Any] = {}
-    for stage, made, inputs in ((make, plain, (plain, given.layers)), (quantize, packed, (plain, packed, given.plan))):
-        kept = made.with_suffix(f".{stage.__name__}.json")
-        if not made.exists():
-            kept.write_text(json.dumps(apart(stage, *inputs, given.threads)))
-        if kept.exists():
-            figures[stage.__name__] = json.loads(kept.read_text())
-    figures["serve"] = apart(serve, packed, given.plan, given.steps, given.threads, given.device)
+    figures = prepared(given, plain, packed)
+    if given.only == "prepare":
+        return 0
+    found = packed.with_suffix(".serve.json")
+    if given.only != "restart":
+        found.write_text(json.dumps(apart(serve, packed, given.plan, given.steps, given.threads, given.device)))
+    figures["serve"] = json.loads(found.read_text())
     figures["restart"] = apart(restart, packed, given.steps, given.threads, given.device)
     figures["whole_model"] = "run" if given.layers == WHOLE else "not run"
-    same = figures["serve"]["tokens"] == figures["restart"]["tokens"]
+    same = figures["serve"]["tokens"] == figures["restart"].pop("tokens")
     figures["same_after_restart"] = same
     summary = said(figures, given.layers)
-    workload = {name: getattr(given, name) for name in ("layers", "plan", "steps", "threads", "device")}
+    names = ("layers", "plan", "steps", "threads", "device", "streamed")
+    workload = {name: getattr(given, name) for name in names}
     record = new_record("rehearsal", workload=workload, figures=figures, summary=summary)
     if given.record is not None:
         write_record(record, given.record)
     print(record)
     off = abs(figures["serve"]["peak_over_ledger"] - 1)
     return int(not same or off > WITHIN)
+
+
+def prepared(given: argparse.Namespace, plain: Path, packed: Path) -> dict[str, Any]:
+    """Both checkpoints, made unless they are there; what making them took."""
+    figures: dict[str, Any] = {}
+    stages: list[tuple[Callable[..., dict[str, Any]], Path, tuple[object, ...]]] = [
+        (make, plain, (plain, given.layers, given.streamed)),
+        (quantize, packed, (plain, packed, given.plan, given.layers if given.streamed else 0)),
+    ]
+    for stage, made, inputs in stages:
+        kept = made.with_suffix(f".{stage.__name__}.json")
+        if not made.exists():
+            kept.write_text(json.dumps(apart(stage, *inputs, given.threads)))
+        if kept.exists():
+            figures[stage.__name__] = json.loads(kept.read_text())
+    return figures
 
 
 def said(figures: dict[str, Any], layers: int) -> list[tuple[str, str]]:
@@ -118,19 +143,20 @@ def apart(stage: Callable[..., dict[str, Any]], *arguments: object) -> dict[str,
         return pool.apply(stage, arguments)
 
 
-def make(folder: Path, layers: int, threads: int) -> dict[str, Any]:
-    """Write the checkpoint."""
+def make(folder: Path, layers: int, streamed: bool, threads: int) -> dict[str, Any]:
+    """Write the checkpoint; if it is streamed, all but its weights."""
     torch.set_num_threads(threads)
     began, beside = time.monotonic(), folder.with_name(f".{folder.name}.making")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    numbers = Numbers()
+    source = Made(beside, layers)
     shards: dict[str, list[TensorHeader]] = {}
-    for i, entries in enumerate(runs(layers)):
+    for i, entries in enumerate([] if streamed else runs(layers)):
         name = f"model-{i + 1:05}-of-{layers + 1:05}.safetensors"
         shards[name] = [TensorHeader(stored, torch.bfloat16, tuple(shape)) for stored, shape in entries]
-        write_shard(beside / name, shards[name], (part for one in shards[name] for part in numbers.of(one)))
-    (beside / "model.safetensors.index.json").write_text(json.dumps(index_json(shards)))
+        write_shard(beside / name, shards[name], (part for one in shards[name] for part in source.parts(one.name)))
+    if shards:
+        (beside / "model.safetensors.index.json").write_text(json.dumps(index_json(shards)))
     config = json.loads(SHAPE.read_text())
     kinds = config["text_config"]["layer_types"]
     config["text_config"]["layer_types"] = [kinds[i] for i in chosen(layers)]
@@ -143,8 +169,8 @@ def make(folder: Path, layers: int, threads: int) -> dict[str, Any]:
 
 
 def chosen(layers: int) -> list[int]:
-    """Which of the released layers: the first ones, and one with full attention."""
-    return list(range(layers)) if layers > FULL or layers == 1 else [*range(layers - 1), FULL]
+    """Which of the released layers: the first ones, and the last one, which has full attention, as it must."""
+    return [*range(layers - 1), WHOLE - 1]
 
 
 def runs(layers: int) -> Iterator[list[tuple[str, list[int]]]]:
@@ -157,24 +183,37 @@ def runs(layers: int) -> Iterator[list[tuple[str, list[int]]]]:
         yield [(name.replace(f".layers.{real}.", f".layers.{own}."), shape) for name, shape in found.items()]
 
 
-class Numbers:
-    """Random numbers for any tensor, of variance 1 / fan-in, from one pool read from changing places."""
+class Made(WeightSource):
+    """The checkpoint's tensors, made as they are read. Numbers are random, of variance 1 / fan-in; norms and scalars
+    are 1. A row is a run of one pool, from a place that its tensor's name and its number decide."""
 
-    def __init__(self) -> None:
-        self.pool, self.at = torch.randn(POOL, generator=torch.Generator().manual_seed(0)), 0
+    def __init__(self, folder: Path, layers: int) -> None:
+        self.folder = folder
+        entries = [entry for run in runs(layers) for entry in run]
+        self.tensors = {name: Stored(name, tuple(shape), "BF16", folder / "config.json") for name, shape in entries}
+        self.pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0))
 
-    def of(self, one: TensorHeader) -> Iterator[Tensor]:
-        """The numbers of a tensor, a run at a time; norms and scalars are 1."""
-        left = torch.Size(one.shape).numel()
-        while left:
-            count = min(left, POOL // 2)
-            if len(one.shape) == 1:
-                yield torch.ones(count, dtype=torch.bfloat16)
-            else:
-                start = self.at % (POOL // 2)
-                yield (self.pool[start : start + count] * one.shape[-1] ** -0.5).to(torch.bfloat16)
-                self.at += 7_654_321
-            left -= count
+    def read(self, name: str) -> Tensor:
+        """One tensor."""
+        return self.read_rows(name, slice(None))
+
+    def read_rows(self, name: str, rows: slice) -> Tensor:
+        """Part of one tensor, along its first axis."""
+        shape = self.tensors[name].shape
+        places = torch.arange(shape[0])[rows]
+        if len(shape) == 1:
+            return torch.ones(len(places), dtype=torch.bfloat16)
+        inner, each = shape[-1], math.prod(shape[1:-1])
+        places = (places[:, None] * each + torch.arange(each)).flatten()
+        starts = (places * 7_654_321 + zlib.crc32(name.encode())) % (POOL - inner)
+        found = (self.pool[starts[:, None] + torch.arange(inner)] * inner**-0.5).to(torch.bfloat16)
+        return found.view(-1, *shape[1:])
+
+    def parts(self, name: str) -> Iterator[Tensor]:
+        """One tensor, a run of at most half a pool at a time."""
+        shape = self.tensors[name].shape
+        few = max(1, POOL // 2 // math.prod(shape[1:]))
+        yield from (self.read_rows(name, slice(start, start + few)) for start in range(0, shape[0], few))
 
 
 def tokenizer(size: int) -> dict[str, Any]:
@@ -195,11 +234,12 @@ def tokenizer(size: int) -> dict[str, Any]:
     }
 
 
-def quantize(folder: Path, target: Path, plan: str, threads: int) -> dict[str, Any]:
-    """Quantize in a stream."""
+def quantize(folder: Path, target: Path, plan: str, made: int, threads: int) -> dict[str, Any]:
+    """Quantize in a stream, `made` layers from numbers that are made meanwhile."""
     torch.set_num_threads(threads)
     began = time.monotonic()
-    found = quantize_checkpoint(folder, target, find_plan(plan))
+    source = Made(folder, made) if made else None
+    found = quantize_checkpoint(folder, target, find_plan(plan), source=source)
     return {"bytes": found.bytes_after, "seconds": time.monotonic() - began, "peak_mib": peak_here_mib()}
 
 

@@ -88,9 +88,14 @@ TABLE = (
     Take("kills", 20, "python bench/kills.py --count 50000"),
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
-    Take("kernels-compiled", 10, "python bench/compiled.py"),
+    Take("kernels-compiled", 20, "python bench/compiled.py --layers 6"),
     Take("matmul-peak", 1, "python bench/matmul_peak.py"),
-    Take("rehearsal", 15, "python bench/rehearsal.py --layers 2 --steps 2 --folder A", "10 GB of disk in a folder A"),
+    Take(
+        "rehearsal",
+        30,
+        "python bench/rehearsal.py --layers 30 --streamed --plan int4-g64 --steps 2 --folder A",
+        "16 GB of disk in a folder A, and 18 GB of memory",
+    ),
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
     Take(

@@ -74,6 +74,7 @@ def shifted(packed: Packed, made: torch.Generator) -> Packed:
 def check_experts(
     case: tuple[int, int, int, int, int, int], form: Format | None, dtype: torch.dtype, device: str
 ) -> None:
+    """Beside the twin, also if experts that no row chose are not numbers: one that is read anywhere shows."""
     rows, count, hidden, ffn, choices, used = case
     made = draw(rows, device)
     experts: AnyExperts = Experts(hidden, ffn, count).to(device).requires_grad_(False)
@@ -90,6 +91,13 @@ def check_experts(
     x = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(used, generator=made, device=device)[:choices] for _ in range(rows)])
     weights = torch.rand(rows, choices, generator=made, device=device)
+    unused = sorted(set(range(count)) - set(chosen.flatten().tolist()))
+    for matrix in (experts.gate_up, experts.down):
+        spoilt = matrix if isinstance(matrix, Tensor) else matrix.scale
+        if spoilt.itemsize > 1:
+            spoilt[unused] = torch.nan
+        else:
+            spoilt.view(torch.uint8)[unused] = 0x7F  # e4m3's
     ours, theirs = experts_kernel(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen)
     if form is not None and form.round_rows and dtype == torch.float32:
         # Between the two products numbers are rounded to 8 bits; one at a border may fall on either side of it.

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,29 @@ from redraft.config import GenerationConfig, parse_model, read_config
 from redraft.model import moe
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, REFERENCE, Kernels, attend_eager, norm_exact
+from redraft.model.packed import unpack
 from redraft.model.rows import Mode, Span
 from redraft.weights.load import load_model
+from redraft.weights.names import slots
+from redraft.weights.plan import PLANS, packed_matrices, plain_tensors
 from redraft.weights.save import save_model
 
 transformers = pytest.importorskip("transformers", minversion="5.23.0")
 pytestmark = [pytest.mark.typed, pytest.mark.filterwarnings("default")]  # their warnings are not ours to fix
 
+WIDE = {
+    "hidden_size": 2816,
+    "intermediate_size": 2112,
+    "moe_intermediate_size": 704,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 2,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "num_experts": 6,
+    "top_k_experts": 4,
+    "vocab_size": 8192,
+}
 GROUPED = Kernels(norm_exact, attend_eager, moe.experts_grouped)
 
 
@@ -188,3 +205,37 @@ def test_bfloat16_equals_transformers_on_this_processor(experts: str, kernels: K
     for ours, theirs in zip(got, wanted, strict=True):
         off, spread = (ours.float() - theirs.float()).abs().mean(), theirs.float().std()
         assert off <= torch.finfo(torch.bfloat16).eps * spread
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sliding layer, a full one and a head of the released widths; fewer experts and tokens."""
+    folder = tmp_path_factory.mktemp("wide")
+    vision = json.loads((ORACLE / "ckpt" / "config.json").read_text())["vision_config"]
+    root = tiny_json(**WIDE) | {"canvas_length": 16, "vision_config": vision}
+    tower = {name: tensor for name, tensor in vision_tensors(1).items() if "embedding_projection" not in name}
+    tower["model.encoder.embed_vision.embedding_projection.weight"] = torch.zeros(2816, vision["hidden_size"])
+    save_model(tiny_model(parse_model(root)[0]), folder, generation=GenerationConfig(eos_token_ids=(1,)), vision=tower)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [None, *PLANS])
+def test_the_released_widths_equal_transformers_in_every_format(wide: Path, plan: str | None) -> None:
+    """transformers has the numbers of our codes. It does not round the rows of a product to 8 bits, so ours are not
+    rounded here; `test_packed.py` and `test_linear.py` have that rounding."""
+    theirs, (ours, config) = reference(wide), load_model(wide, plan=PLANS[plan] if plan else None)
+    packed, plain, there = packed_matrices(ours), plain_tensors(ours), theirs.state_dict()
+    assert bool(packed) == (plan is not None)
+    with torch.no_grad():
+        for slot in slots(config.model):
+            own = unpack(packed[slot.target].packed) if slot.target in packed else plain[slot.target]
+            there[slot.stored].copy_(own[slot.rows])
+    for matrix in packed.values():
+        if matrix.format.round_rows:
+            matrix.format = replace(matrix.format, name="not rounded", round_rows=False)
+    given_inputs = inputs(8192, 20, 16, 0)
+    wanted, got = run_theirs(theirs, *given_inputs), run_ours(ours, *given_inputs)
+    for step, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        worst, width = float((one - other).abs().max()), float(other.max() - other.min())
+        assert worst <= 2e-5 * width, f"tensor {step}: off by {worst:.2e} in a range of {width:.1f}"

@@ -14,10 +14,11 @@ from tests.helpers import new_prefix, tiny_config, tiny_json, tiny_model
 
 from redraft.errors import RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.packed import unpack
 from redraft.weights.gguf import ARCHITECTURE, GgufSource, released_name
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
-from redraft.weights.plan import PLANS
+from redraft.weights.plan import PLANS, packed_matrices
 
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 96}
 TYPES = gguf.GGMLQuantizationType
@@ -46,8 +47,11 @@ def theirs() -> dict[str, str]:
     return {released_name(name): name for name in names}
 
 
-def write(folder: Path, kind: TYPES, *, architecture: str = ARCHITECTURE, without: str = "") -> DiffusionGemma:
-    """A file of a random model, its matrices in `kind` where the kind allows; returns the model it was made from."""
+def write(
+    folder: Path, kind: TYPES, *, architecture: str = ARCHITECTURE, without: str = "", other: str = ""
+) -> DiffusionGemma:
+    """A file of a random model, its matrices in `kind` where the kind allows, those of `other` in Q8_0; returns the
+    model it was made from."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(tiny_json(**SIZES)))
     model = tiny_model(tiny_config(**SIZES))
@@ -58,10 +62,11 @@ def write(folder: Path, kind: TYPES, *, architecture: str = ARCHITECTURE, withou
         if slot.stored == without:
             continue
         values = ours[slot.target][slot.rows].numpy().copy()
-        block = gguf.GGML_QUANT_SIZES[kind][0]
-        if values.ndim >= 2 and values.shape[-1] % block == 0 and kind is not TYPES.F32:
-            raw = random_blocks(kind, values.shape) if kind is TYPES.Q4_K else gguf.quantize(values, kind)
-            writer.add_tensor(names[slot.stored], raw, raw_dtype=kind)
+        own = TYPES.Q8_0 if other and slot.stored.endswith(other) else kind
+        block = gguf.GGML_QUANT_SIZES[own][0]
+        if values.ndim >= 2 and values.shape[-1] % block == 0 and own is not TYPES.F32:
+            raw = random_blocks(own, values.shape) if own is TYPES.Q4_K else gguf.quantize(values, own)
+            writer.add_tensor(names[slot.stored], raw, raw_dtype=own)
         else:
             writer.add_tensor(names[slot.stored], values.astype(np.float32))
     for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
@@ -103,6 +108,53 @@ def test_packed_numbers_are_what_their_package_unpacks(tmp_path: Path, kind: TYP
         wanted = torch.from_numpy(gguf.dequantize(one.data, one.tensor_type).copy()).reshape(slot.shape)
         assert torch.equal(ours[slot.target][slot.rows], wanted), slot.stored
     assert kind in kinds
+
+
+def test_blocks_of_q4_0_are_kept_bit_for_bit(tmp_path: Path) -> None:
+    """Codes and scales as the file has them: unpacked, they are the numbers of the package that defines them."""
+    write(tmp_path / "one", TYPES.Q4_0)
+    lines: list[str] = []
+    model, config = load_model(tmp_path / "one", report=lines.append)
+    stored = {one.name: one for one in gguf.GGUFReader(tmp_path / "one" / "model.gguf").tensors}
+    ours, packed = model.state_dict(), packed_matrices(model)
+    assert {name.split(".", 2)[2] for name in packed} == {
+        *("attention.qkv.weight", "attention.out.weight", "mlp.gate_up.weight", "mlp.down.weight"),
+        *("experts.gate_up", "experts.down"),
+    }
+    for slot in slots(config.model):
+        one = stored[theirs()[slot.stored]]
+        wanted = torch.from_numpy(gguf.dequantize(one.data, one.tensor_type).copy()).reshape(slot.shape)
+        found = unpack(packed[slot.target].packed) if slot.target in packed else ours[slot.target]
+        assert torch.equal(found[slot.rows], wanted), slot.stored
+        if slot.target in packed:
+            assert packed[slot.target].format.num_bytes(slot.num_elements // 32, 32) == one.n_bytes
+    assert "blocks of Q4_0 are unpacked" in lines[0], "the table, routers and self-conditioning are"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_of_kept_blocks_equals_one_that_is_unpacked(
+    tmp_path: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "one", TYPES.Q4_0)
+    kept = load_model(tmp_path / "one", dtype=dtype)[0]
+    monkeypatch.setattr(GgufSource, "kept", lambda *_: {})
+    plain = load_model(tmp_path / "one", dtype=dtype)[0]
+    assert packed_matrices(kept)
+    assert not packed_matrices(plain)
+    tokens = torch.arange(6)
+    logits = [model.denoise(tokens, None, new_prefix(model)).float() for model in (plain, kept)]
+    assert (logits[1] - logits[0]).norm() <= (1e-5 if dtype == torch.float32 else 0.03) * logits[0].norm()
+
+
+def test_a_matrix_that_is_not_q4_0_in_every_part_is_unpacked(tmp_path: Path) -> None:
+    """A part of one matrix, and one of a pair of experts' matrices."""
+    write(tmp_path / "one", TYPES.Q4_0, other="experts.down_proj")
+    names = {name.split(".", 2)[2] for name in packed_matrices(load_model(tmp_path / "one")[0])}
+    assert names == {"attention.qkv.weight", "attention.out.weight", "mlp.gate_up.weight", "mlp.down.weight"}
+    write(tmp_path / "two", TYPES.Q4_0, other="0.self_attn.k_proj.weight")
+    names = set(packed_matrices(load_model(tmp_path / "two")[0]))
+    assert "layers.0.attention.qkv.weight" not in names
+    assert {"layers.1.attention.qkv.weight", "layers.0.experts.down"} <= names
 
 
 def test_a_file_can_be_packed_again_on_the_way_in(tmp_path: Path) -> None:

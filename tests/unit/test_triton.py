@@ -1,6 +1,7 @@
 """The GPU's kernels under Triton's interpreter, each equal to its twin."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu import attention
-from redraft.model.gpu.experts import experts_tiles
+from redraft.model.gpu.experts import _blocks, experts_tiles
 from redraft.model.gpu.kernels import GPU
 from redraft.model.gpu.norm import norm_kernel
+from redraft.model.gpu.tiles import SPARE
 from redraft.model.kernels import Causal, norm_exact
 from redraft.model.packed import FP8, INT4, INT8, NVFP4, TABLE8, Format
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Span
@@ -37,12 +39,25 @@ def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) ->
     kernels.check_experts(case, form, torch.float32, "cpu")
 
 
+@pytest.mark.parametrize("case", kernels.CHOICES, ids=str)
+def test_only_experts_that_a_row_chose_have_blocks(case: tuple[int, ...]) -> None:
+    """A block is what a program reads an expert's matrix for; the others return before they load. Each expert has as
+    few as its rows need, and its matrix is read so often."""
+    rows, count, _, _, choices, used = case
+    chosen = torch.stack([torch.randperm(used)[:choices] for _ in range(rows)]).int()
+    _, experts, starts, ends = _blocks(chosen, count, 16)
+    found = Counter(experts[starts < ends].tolist())
+    assert found == {one: -(-size // 16) for one, size in Counter(chosen.flatten().tolist()).items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3), (5, 3, 2816, 704, 2, 2)], ids=str
+)
 @pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
 def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
-    """In float16, also in large tiles: the interpreter multiplies the bits of bfloat16 as integers. Natively it is
-    tested in tests/gpu."""
+    """In float16, also in large tiles and at the released widths: the interpreter multiplies the bits of bfloat16 as
+    integers. Natively it is tested in tests/gpu."""
     kernels.check_experts(case, form, torch.float16, "cpu")
 
 
@@ -60,6 +75,17 @@ def test_packed_products_equal_their_twin(case: tuple[int, int, int], form: Form
     kernels.check_product(*case, form, torch.float32, "cpu")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [INT4, INT8, NVFP4], ids=lambda form: form.name)
+def test_packed_products_of_the_released_widths_equal_their_twin(form: Format) -> None:
+    kernels.check_product(19, 2112, 2816, form, torch.float16, "cpu")
+
+
+@pytest.mark.slow
+def test_attention_of_the_released_heads_equals_its_twin() -> None:
+    kernels.check_spans((16, 8, 2, 256, 512, 30, 40), torch.float16, "cpu")
+
+
 @pytest.mark.parametrize("rule", IMAGE_ATTENTION)
 @pytest.mark.parametrize("case", kernels.SPANS, ids=str)
 def test_attention_of_all_spans_equals_that_of_one_after_the_other(case: tuple[int, ...], rule: str) -> None:
@@ -72,6 +98,15 @@ def test_attention_in_large_tiles_equals_its_twin(monkeypatch: pytest.MonkeyPatc
     kernels.check_spans((16, 8, 2, 32, 32, 30, 40), torch.float16, "cpu")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_attention_in_tiles_of_few_keys_equals_its_twin(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As heads of 512 have them on RTX cards; half precision is float16, whose bits the interpreter multiplies."""
+    memory = 2 * 1024 if dtype == torch.float16 else 3 * 1024
+    monkeypatch.setattr(attention, "shared_memory", lambda _: memory)
+    assert attention._tile(torch.empty(46, 8, 32, dtype=dtype))[1] == 16
+    kernels.check_spans((8, 4, 2, 32, 32, 30, 40), dtype, "cpu")
+
+
 @pytest.mark.parametrize("memory", [99, 163, 227])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("dim", [32, 256, 512])
@@ -79,12 +114,29 @@ def test_tiles_of_attention_fit_into_shared_memory(
     dim: int, dtype: torch.dtype, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the compiler lays it out: queries, scores in rows that are one longer, all stages but one of keys and values,
-    or keys alone. In float32 heads of 256 were 1 KiB too large for compute 8.0 and 8.9, those of 512 more.
+    or keys alone; and 2 KB are left. In float32 heads of 256 were 1 KiB too large for compute 8.0 and 8.9, those of 512
+    more.
     """
-    monkeypatch.setattr(attention, "shared_memory", lambda _: memory * 1024)
-    tile, stages = attention._tile(torch.empty(256, 16, dim, dtype=dtype))
-    queries, keys = tile * dim, max(1, 2 * (stages - 1)) * 32 * dim
-    assert (queries + keys + tile * 33) * dtype.itemsize <= memory * 1024
+    monkeypatch.setattr(attention, "shared_memory", lambda _: memory * 1024 - SPARE)
+    tile, keys, stages = attention._tile(torch.empty(256, 16, dim, dtype=dtype))
+    held = tile * dim + max(1, 2 * (stages - 1)) * keys * dim + tile * (keys + 1)
+    assert held * dtype.itemsize <= (memory - 2) * 1024
+
+
+@pytest.mark.parametrize(
+    ("memory", "dim", "wanted"),
+    [
+        *((99, 256, (32, 32, 3)), (99, 512, (32, 16, 2))),  # compute 8.6, 8.9, 12.0
+        *((163, 256, (32, 32, 3)), (163, 512, (32, 32, 2))),  # 8.0
+        *((227, 256, (32, 32, 3)), (227, 512, (32, 32, 3))),  # 9.0, 10.0
+    ],
+)
+def test_attention_loads_ahead_on_every_card(
+    memory: int, dim: int, wanted: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, keys and stages of one canvas in bfloat16."""
+    monkeypatch.setattr(attention, "shared_memory", lambda _: memory * 1024 - SPARE)
+    assert attention._tile(torch.empty(256, 16, dim, dtype=torch.bfloat16)) == wanted
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

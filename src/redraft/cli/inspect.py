@@ -13,6 +13,7 @@ from redraft.cli.flags import MODEL, PACKING, named_model
 
 if TYPE_CHECKING:
     from redraft.config import ModelConfig
+    from redraft.weights.plan import Formats
 
 EPILOG = """examples:
   redraft inspect nano
@@ -94,7 +95,10 @@ def _ledger(arguments: argparse.Namespace, folder: Path, model: ModelConfig, siz
             raise RequestError(f"--{name} is {value}; it must be at least {least}")
     device = device_of(arguments.device)
     stored = has_weights(folder)
-    packed = read_layout(open_source(folder).tensors, slots(model), read_settings(folder)).formats if stored else {}
+    packed: Formats = {}
+    if stored or any(folder.glob("*.gguf")):
+        source, wanted = open_source(folder), slots(model)
+        packed = read_layout(source.tensors, wanted, read_settings(folder)).formats or source.kept(wanted)
     if arguments.plan is not None:
         packed = formats(model, find_plan(arguments.plan))
     auto = arguments.dtype == "auto" and not stored

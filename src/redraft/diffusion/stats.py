@@ -146,11 +146,13 @@ def read_logits(
     the next step has to see where the model doubts the constrained draft.
     """
     scaled = logits / temperature
-    log_p = torch.log_softmax(scaled, dim=-1)
-    conditioned, own = None if condition is None else condition(log_p), None
+    # What is fed back is softened before there are other tensors of this size: they would all be in memory at once.
+    soft = None if feedback == torch.float32 else soften(torch.softmax(scaled.to(feedback).float(), dim=-1))
     # Not log_p.exp(): an exponential that underflows takes ten times as long, and a softmax takes none.
     p = torch.softmax(scaled, dim=-1)
-    fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
+    soft = soften(p) if soft is None else soft
+    log_p = torch.log_softmax(scaled, dim=-1)
+    conditioned, own = None if condition is None else condition(log_p), None
     two = p.topk(2).values if top else None
     if conditioned is not None:
         own = -(p * log_p).sum(-1)
@@ -162,7 +164,7 @@ def read_logits(
         scaled.argmax(-1) if conditioned is None else conditioned.draft,
         sample(p),
         entropy,
-        soften(fed_back),
+        soft,
         two,
         conditioned=conditioned,
         own=own,

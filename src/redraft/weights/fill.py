@@ -25,8 +25,12 @@ class Filler:
     plain: Mapping[str, Tensor]
     packed: Mapping[str, PackedMatrix]
 
-    def place_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
-        """Cast into a plain tensor, or pack. Returns the filled tensor, for checks."""
+    def place_slot(self, slot: Slot, tensor: Tensor | Packed) -> Tensor:
+        """Cast into a plain tensor, or pack what is not. Returns the filled tensor, for checks."""
+        if isinstance(tensor, Packed):
+            target = self.packed[slot.target]
+            self._copy(target.codes[slot.rows], tensor.codes)
+            return self._copy(target.scale[slot.rows], tensor.scale)
         if slot.target not in self.packed:
             return self._copy(self.plain[slot.target][slot.rows], tensor)
         if slot.target == "embed.weight":

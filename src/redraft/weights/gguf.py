@@ -1,23 +1,29 @@
-"""GGUF files of the model, as llama.cpp's converter names their tensors. Numbers are unpacked as they are read.
+"""GGUF files of the model, as llama.cpp's converter names their tensors.
 
 A folder has one `.gguf` file beside the checkpoint's config.json and tokenizer files: the file's own metadata does not
-have every setting. The `gguf` package decodes its formats (Q8_0, Q4_K and the others) to float32, one tensor at a time,
-which the model casts to its dtype or packs again under a plan. So a file of 4 bits takes the memory of plain numbers
-without a plan; a load says so. GGUF files are not written.
+have every setting. Blocks of Q4_0 are int4 with a float16 scale for 32 inputs, and are kept as they are. The `gguf`
+package decodes the other formats (Q8_0, Q4_K, …) to float32, one tensor at a time, which the model casts to its dtype
+or packs again under a plan: without a plan they take the memory of plain numbers, and a load says so. GGUF files are
+not written.
 """
 
 from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from redraft.errors import WeightsError
+from redraft.model.packed import INT4, Packed, two_a_byte
 from redraft.shapes import Tensor
+from redraft.weights.names import Slot
+from redraft.weights.plan import Formats, PackingPlan
 from redraft.weights.source import Stored, WeightSource, has_weights
 
 _LAYER = {
@@ -54,6 +60,8 @@ _WHOLE = {
 }
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _DERIVED = ("rope_freqs.weight",)  # follows from the config
+_Q4_0 = replace(INT4, scale_dtype=torch.float16)
+_PACKABLE = PackingPlan("q4_0", _Q4_0, _Q4_0, _Q4_0)
 ARCHITECTURE = "diffusion-gemma"
 
 
@@ -75,10 +83,34 @@ class GgufSource(WeightSource):
             for name, one in self._entries.items()
         }
 
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """The kinds of quantised blocks."""
-        return tuple(sorted({one.tensor_type.name for one in self._entries.values()} - {"F32", "F16", "BF16"}))
+    def kept(self, wanted: Sequence[Slot]) -> Formats:
+        """The formats of our tensors that are Q4_0 in every part and may be packed; of experts both or neither."""
+        parts: dict[str, set[str]] = {}
+        for slot in wanted:
+            kinds = parts.setdefault(slot.target, set())
+            kinds.add(self._entries[slot.stored].tensor_type.name if slot.stored in self._entries else "")
+        found = {name: _Q4_0 for name, kinds in parts.items() if kinds == {"Q4_0"} and _PACKABLE.format_of(name)}
+        for name in [name for name in found if ".experts." in name]:
+            if not {name.replace("gate_up", "down"), name.replace("down", "gate_up")} <= found.keys():
+                found.pop(name, None)
+        return found
+
+    def blocks(self, packed: Formats, wanted: Sequence[Slot]) -> tuple[str, ...]:
+        """The kinds of quantised blocks that are unpacked if these tensors of ours are not."""
+        names = {slot.stored for slot in wanted if slot.target not in packed} & self._entries.keys()
+        return tuple(sorted({self._entries[name].tensor_type.name for name in names} - {"F32", "F16", "BF16"}))
+
+    def read_packed(self, name: str) -> Packed:
+        """One tensor of Q4_0 blocks: a scale, then 16 bytes of two codes that are 16 inputs apart."""
+        shape = self.tensors[name].shape
+        blocks = self._entries[name].data.reshape(-1, shape[-2], shape[-1] // 32, 18)
+        codes, scales = [], []
+        for one in blocks:  # of a stack one matrix at a time
+            pairs = torch.from_numpy(np.array(one[..., 2:]))
+            codes.append(two_a_byte(torch.cat([pairs & 15, pairs >> 4], -1)).flatten(1))
+            scales.append(torch.from_numpy(np.array(one[..., :2])).view(torch.float16).flatten(1))
+        stack = shape[:-1]
+        return Packed(_Q4_0, torch.stack(codes).view(*stack, -1), torch.stack(scales).view(*stack, -1))
 
     def format_of(self, name: str) -> str | None:
         """F32, or BF16 for smaller formats and quantised blocks, for which it is precise enough."""

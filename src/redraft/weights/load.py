@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,11 @@ def load_model(
     if layout.formats and plan:
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
     _check_headers(source, layout, config.model, report)
-    packed = layout.formats or formats(config.model, plan)
-    if source.blocks and not packed:
+    kept = {} if plan else source.kept(wanted)
+    packed = layout.formats or kept or formats(config.model, plan)
+    if plan is None and (blocks := source.blocks(packed, wanted)):
         size = footprint(config.model, dtype, packed).fixed / GIGABYTE
-        kinds = ", ".join(source.blocks)
+        kinds = ", ".join(blocks)
         report(f"{folder}: blocks of {kinds} are unpacked, to {size:.3g} GB of weights; --plan int4 packs them again")
     check_usable(config.model, dtype, packed, torch.device(device), report, placement)
     model = empty_model(
@@ -98,7 +100,7 @@ def load_model(
     shapes = {name: tuple(tensor.shape) for name, tensor in filler.plain.items()}
     shapes |= {name: matrix.packed.shape for name, matrix in filler.packed.items()}
     check_filled(wanted, shapes)
-    _fill(filler, source, layout, progress)
+    _fill(filler, source, layout, kept, progress)
     model = model.eval().requires_grad_(False)
     if placement is Placement.HOST:
         return keep_on_host(model), config
@@ -182,19 +184,27 @@ def _check_copy(source: WeightSource, name: str, original: str) -> None:
 
 
 @torch.no_grad()
-def _fill(filler: Filler, source: WeightSource, layout: Layout, progress: Callable[[int, int], None] | None) -> None:
+def _fill(
+    filler: Filler,
+    source: WeightSource,
+    layout: Layout,
+    kept: Formats,
+    progress: Callable[[int, int], None] | None,
+) -> None:
     """Read and place everything."""
     slots = {slot.stored: slot for slot in layout.whole}
+    blocks = {slot.stored for slot in layout.whole if slot.target in kept}
     pieces = {piece.stored: piece for piece in layout.pieces}
     names = {*slots, *pieces}
     done, total = 0, sum(math.prod(source.tensors[name].shape) for name in names)
-    for stored, tensor in source.stream(names):
+    whole = ((source.tensors[name], source.read_packed(name)) for name in sorted(blocks))
+    for stored, tensor in chain(whole, source.stream(names - blocks)):
         name = stored.name
         placed = filler.place_slot(slots[name], tensor) if name in slots else filler.place_piece(pieces[name], tensor)
         # Checked after the cast, on the model's device: this also finds an overflow in the cast.
         if placed.is_floating_point() and not _is_finite(placed):
             raise WeightsError(f"{stored.file}: {name} holds NaN or infinity; fetch or make the weights again")
-        done += tensor.numel()
+        done += math.prod(stored.shape)
         del tensor  # otherwise it is in memory while the next one is read
         if progress:
             progress(done, total)

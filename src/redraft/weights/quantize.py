@@ -90,9 +90,10 @@ def quantize_checkpoint(
     *,
     max_shard_bytes: int = _SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
+    source: WeightSource | None = None,
 ) -> Report:
     """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` receives the bytes
-    written so far and all bytes.
+    written so far and all bytes. `source` has its tensors, if not the files of the folder.
 
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
     that exists or cannot be made; RunError if writing fails.
@@ -101,7 +102,7 @@ def quantize_checkpoint(
         raise WeightsError(f"plan {plan.name} packs the embedding table, which files have plain; use --plan on loading")
     if target.exists():
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
-    config, source = read_config(folder), WeightSource(folder)
+    config, source = read_config(folder), source or WeightSource(folder)
     wanted = slots(config.model)
     layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.pieces:

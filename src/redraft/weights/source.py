@@ -21,8 +21,9 @@ from safetensors import SafetensorError, safe_open
 
 from redraft.errors import WeightsError
 from redraft.files import shipped
+from redraft.model.packed import Format, Packed
 from redraft.shapes import Tensor
-from redraft.weights.names import shown
+from redraft.weights.names import Slot, shown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDED = ("nano", "nano-sudoku")
@@ -58,10 +59,17 @@ class WeightSource:
         self.folder = folder
         self.tensors: Mapping[str, Stored] = _read_headers(folder)
 
-    @property
-    def blocks(self) -> tuple[str, ...]:
+    def kept(self, wanted: Sequence[Slot]) -> Mapping[str, Format]:
+        """The formats of our tensors that are stored whole in quantised blocks and kept so."""
+        return {}
+
+    def blocks(self, packed: Container[str], wanted: Sequence[Slot]) -> tuple[str, ...]:
         """Kinds of quantised blocks that are unpacked as they are read, by name."""
         return ()
+
+    def read_packed(self, name: str) -> Packed:
+        """One tensor of blocks that are kept."""
+        raise KeyError(name)
 
     def format_of(self, name: str) -> str | None:
         """The stored dtype of a tensor; None if it is absent."""

@@ -14,13 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.gpu.tiles import shared_memory
+from redraft.model.gpu.tiles import HOPPER, shared_memory
 from redraft.model.rows import SpanTables
 from redraft.shapes import Float, Tensor
 
-_BLOCK_KEYS = 32
 _PROGRAMS = 128  # about one for each multiprocessor of a large GPU
-_HOPPER = 227 * 1024  # bytes of shared memory; GPUs with less also have smaller matrix units
 
 
 @triton.jit
@@ -78,13 +76,13 @@ def attend_spans(
     """Attention of every row over the keys that it sees in layer `index`; its own keys have been placed."""
     _, heads, dim = q.shape
     out, group = torch.empty_like(q), heads // kv_heads
-    tile_rows, stages = _tile(q)
+    tile_rows, keys, stages = _tile(q)
     _attend[(triton.cdiv(tables.most_rows * group, tile_rows), kv_heads, len(tables.spans))](
         *(q, out, tables.spans, tables.seen[tables.kinds[index]], tables.buffers[index], heads),
         GROUP=group,
         DIM=dim,
         BLOCK_ROWS=tile_rows,
-        BLOCK_KEYS=_BLOCK_KEYS,
+        BLOCK_KEYS=keys,
         num_warps=8,
         num_stages=stages,
         maxnreg=255,  # otherwise the compiler for 8.0 uses half as many, and spills
@@ -92,16 +90,25 @@ def attend_spans(
     return out
 
 
-def _tile(q: Float[Tensor, "rows heads head_dim"]) -> tuple[int, int]:
-    """Rows of a tile and stages of loading, for the shared memory of a program; with eight warps nothing spills.
+def _tile(q: Float[Tensor, "rows heads head_dim"]) -> tuple[int, int, int]:
+    """Rows and keys of a tile, and stages of loading, for the shared memory of a program; with eight warps nothing
+    spills.
 
     Tiles of 128 rows use the matrix units best. But with heads of 512 they do not fit into registers, and for one
-    canvas they would leave most of a GPU idle.
+    canvas they would leave most of a GPU idle. GPUs with less shared memory than HOPPER also have smaller matrix units.
+
+    Where 32 keys leave no room to load ahead, as heads of 512 do in the 99 KB of compute 8.6, 8.9 and 12.0, a tile has
+    16. Half as many rows would read every key twice as often.
     """
     rows, heads, dim = q.shape
-    row, memory = dim * q.element_size(), shared_memory(q.device)
-    if rows * heads >= 128 * _PROGRAMS and row <= 512 and memory >= _HOPPER:
-        return 128, 3
+    size, memory = q.element_size(), shared_memory(q.device)
+    row = dim * size
+    if rows * heads >= 128 * _PROGRAMS and row <= 512 and memory >= HOPPER:
+        return 128, 32, 3
     tile = 16 if row >= 1024 and q.dtype == torch.float32 else 32
-    left = memory - tile * (row + (_BLOCK_KEYS + 1) * q.element_size())  # the queries, and what they see of each key
-    return tile, min(3, 1 + max(0, left) // (2 * _BLOCK_KEYS * row))  # keys and values
+    for keys in (32, 16):
+        left = memory - tile * (row + (keys + 1) * size)  # the queries, and what they see of each key
+        stages = min(3, 1 + max(0, left) // (2 * keys * row))  # keys and values
+        if stages > 1:
+            break
+    return tile, keys, stages

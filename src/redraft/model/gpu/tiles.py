@@ -27,7 +27,10 @@ from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
 
 PLAIN, EIGHT, INT4_CODES, NVFP4_CODES, ZERO_CODES = 0, 1, 2, 3, 4
-_HOPPER = 232448
+SPARE = 2048
+"""Bytes of shared memory that are left to the compiler, which sometimes needs some for its own."""
+HOPPER = 227 * 1024 - SPARE
+"""Bytes of shared memory of compute 9.0."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,8 @@ def stage_bytes(kind: int, tile: Tile, size: int, matrices: int) -> int:
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that one program may use on a device; the interpreter has no such limit."""
+    """Bytes of shared memory that one program may plan with on a device; the interpreter has no such limit."""
     if knobs.runtime.interpret:
-        return _HOPPER
+        return HOPPER
     found: int = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-    return found
+    return found - SPARE
