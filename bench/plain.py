@@ -200,11 +200,10 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     count = len(wanted) if record and isinstance(wanted, dict) else 1
     nats = field_entropy(engine.text, done) if held else {}
     guessed = bool(held and guesses(schema_of(example.prompt), example.prompt.partition("\n")[2], done.text, nats))
-    told = field_confidence(engine.text, done) if held and isinstance(wanted, dict) else {}
+    named = wanted if held and isinstance(wanted, dict) else {}
+    told = field_confidence(engine.text, done) if named else {}
     values = tuple(
-        Guess(told[f"/{name}"], judge({name: value}, got) == 1.0)
-        for name, value in wanted.items()
-        if f"/{name}" in told
+        Guess(told[f"/{name}"], judge({name: value}, got) == 1.0) for name, value in named.items() if f"/{name}" in told
     )
     return Answered(
         example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, guessed, values

@@ -106,9 +106,10 @@ def _absent(path: str) -> type:
         pytest.skip(f"a class of vLLM's: {path}")
 
     kind = type("_Meta", (type,), {"__getattr__": lambda _, name: _absent(f"{path}.{name}")})
-    return kind(
+    found: type = kind(
         path.rpartition(".")[2], (), {"__init__": skip, "__init_subclass__": classmethod(lambda *_, **__: None)}
     )
+    return found
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

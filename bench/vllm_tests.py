@@ -110,8 +110,8 @@ def outcomes(unpacked: Path, model: str) -> Iterator[tuple[str, dict[str, str]]]
             asked.append(name)
     with tempfile.TemporaryDirectory() as place:
         for case in ET.parse(_run(unpacked, Path(place), asked, model)).getroot().iter("testcase"):
-            path = case.get("classname", "").removeprefix("tests.entrypoints.")
-            yield f"{path}::{case.get('name')}", _outcome(case)
+            where = case.get("classname", "").removeprefix("tests.entrypoints.")
+            yield f"{where}::{case.get('name')}", _outcome(case)
 
 
 def _run(unpacked: Path, place: Path, asked: list[str], model: str) -> Path:

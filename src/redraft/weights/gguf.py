@@ -95,7 +95,7 @@ class GgufSource(WeightSource):
                 found.pop(name, None)
         return found
 
-    def blocks(self, packed: Formats, wanted: Sequence[Slot]) -> tuple[str, ...]:
+    def blocks(self, packed: Container[str], wanted: Sequence[Slot]) -> tuple[str, ...]:
         """The kinds of quantised blocks that are unpacked if these tensors of ours are not."""
         names = {slot.stored for slot in wanted if slot.target not in packed} & self._entries.keys()
         return tuple(sorted({self._entries[name].tensor_type.name for name in names} - {"F32", "F16", "BF16"}))

@@ -9,7 +9,7 @@ checkpoints (`weights/layouts.py`) are loaded as they are; a plain one can be pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from redraft.weights.plan import (
     plain_tensors,
     usable_plans,
 )
-from redraft.weights.source import WeightSource
+from redraft.weights.source import Stored, WeightSource
 from redraft.weights.words import check_trivial
 
 
@@ -198,7 +198,8 @@ def _fill(
     names = {*slots, *pieces}
     done, total = 0, sum(math.prod(source.tensors[name].shape) for name in names)
     whole = ((source.tensors[name], source.read_packed(name)) for name in sorted(blocks))
-    for stored, tensor in chain(whole, source.stream(names - blocks)):
+    read: Iterator[tuple[Stored, Any]] = chain(whole, source.stream(names - blocks))
+    for stored, tensor in read:
         name = stored.name
         placed = filler.place_slot(slots[name], tensor) if name in slots else filler.place_piece(pieces[name], tensor)
         # Checked after the cast, on the model's device: this also finds an overflow in the cast.

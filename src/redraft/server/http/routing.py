@@ -55,7 +55,7 @@ class _Route(APIRoute):
             kind = request.headers.get("content-type", "").partition(";")[0]
             if kind.strip().lower() == FORM_TYPE and BROWSERS.isdisjoint(request.headers):
                 others = [one for one in scope["headers"] if one[0] != b"content-type"]
-                scope = scope | {"headers": [*others, (b"content-type", b"application/json")]}
+                scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}
             return await handle(_Bounded(scope, request.receive))
 
         return handled
