@@ -206,7 +206,7 @@ class Made(WeightSource):
         inner, each = shape[-1], math.prod(shape[1:-1])
         places = (places[:, None] * each + torch.arange(each)).flatten()
         starts = (places * 7_654_321 + zlib.crc32(name.encode())) % (POOL - inner)
-        found = (self.pool[starts[:, None] + torch.arange(inner)] * inner**-0.5).to(torch.bfloat16)
+        found: Tensor = (self.pool[starts[:, None] + torch.arange(inner)] * inner**-0.5).to(torch.bfloat16)
         return found.view(-1, *shape[1:])
 
     def parts(self, name: str) -> Iterator[Tensor]:

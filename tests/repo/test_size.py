@@ -16,8 +16,8 @@ CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 10_040,
     "images": 670,
-    "model/gpu": 1_800,
-    "weights": 3_150,
+    "model/gpu": 1_815,
+    "weights": 3_200,
     "constraints": 5_790,
     "tasks": 2_580,
     "tune": 2_950,
