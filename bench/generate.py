@@ -80,8 +80,15 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     },
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
+    "docs/images.md": {"nano-vision": lambda root: claims.all_of(root, "nano-vision")},
     "docs/server.md": {"fields": lambda _: fields.tables(), "bounds": lambda _: fields.bounds()},
-    "docs/scale.md": {"plan": fleet.plan, "crossover": fleet.crossover, "simulated": fleet.simulated},
+    "docs/scale.md": {
+        "ray": lambda root: claims.all_of(root, "ray-path"),
+        "bulk": lambda root: claims.all_of(root, "ray-bulk"),
+        "plan": fleet.plan,
+        "crossover": fleet.crossover,
+        "simulated": fleet.simulated,
+    },
 }
 """What each page has of generated regions."""
 

@@ -42,6 +42,7 @@ from redraft.server.fim.edits import EditBody
 from redraft.server.fim.infill import Fim, InfillHole
 from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
+from redraft.server.http.process import TRIM_SEC
 from redraft.server.limits import BOUNDS
 from redraft.server.openai.decisions import Decisions
 from redraft.server.openai.fields import Chat, Completion
@@ -49,6 +50,8 @@ from redraft.server.openai.models import Detokenize, Tokenize
 from redraft.server.openai.response_fields import Responses
 
 AT_ONCE, MOST_SEC, SLOWER, GROWN = 8, 2.0, 10.0, 0.05
+SETTLE_SEC = TRIM_SEC + 3.0
+"""Until a server that has nothing to do has given unused memory back."""
 OURS = {503, 504}
 """Statuses above 499 that are promised."""
 PLAIN = {
@@ -226,7 +229,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
     async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
         await attack(http, cases, max(50, count // 10), silent)
         quiet = await bystander(http, over, most=100)
-    await asyncio.sleep(3)
+    await asyncio.sleep(SETTLE_SEC)
     async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
         before = await state(http, pid)
     async with (
@@ -239,7 +242,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
         seconds = time.monotonic() - began
         over.set()
         noticed = await watching
-    await asyncio.sleep(3)
+    await asyncio.sleep(SETTLE_SEC)
     async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
         after = await state(http, pid)
     found = {

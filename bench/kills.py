@@ -3,8 +3,8 @@
     python bench/kills.py --count 50000 --record bench/records/kills.json
 
 One row in a hundred is hostile. The command runs in a process of its own, which is killed KILLS times with SIGKILL, at
-random moments after it has begun to write, and started again; the last one runs to the end. Exit code 1 if a row is
-missing, doubled, in another place, or has another status than it should.
+random places all over the batch, and started again; the last one runs to the end. Exit code 1 if a row is missing,
+doubled, in another place, or has another status than it should.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from command import arguments, finish
@@ -25,12 +25,13 @@ from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.record import Progress, Record, new_record
 
-KILLS, LATEST_SEC, POLL_SEC = 20, 2.0, 0.02
+KILLS, LATEST_SEC, POLL_SEC, LAST = 20, 4.0, 0.05, 0.9
+"""LAST is the share of the batch behind which no kill is planned, for the batch may end before it."""
 HOSTILE: tuple[dict[str, Any], ...] = (
     {"prompt": [-1]},
     {"prompt": [2**63]},
     {"prompt": "a", "n": 2**63},
-    {"prompt": "a", "max_tokens": -1},
+    {"prompt": "a", "max_tokens": -2},
     {"messages": []},
     {"prompt": "a", "canvas": {"accept": ["gate:" * 500 + "factor"]}},
 )
@@ -44,15 +45,25 @@ def rows(count: int, rng: Random) -> Iterator[tuple[dict[str, Any], int]]:
         yield {"custom_id": f"r{i}", **(rng.choice(HOSTILE) if hostile else plain)}, 400 if hostile else 200
 
 
-def killed(command: list[str], target: Path, rng: Random) -> bool:
-    """Run it, and kill it at a moment after it has written a row; whether it was running then."""
-    before = target.stat().st_size if target.exists() else 0
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment())
-    while process.poll() is None and (not target.exists() or target.stat().st_size <= before):
-        time.sleep(POLL_SEC)
-    time.sleep(rng.uniform(0, LATEST_SEC))
-    process.kill()
-    return process.wait() < 0
+def killed(command: list[str], target: Path, place: int, rng: Random) -> int:
+    """Run it, kill it at a random moment after it has written row `place`, and return the number of whole lines then.
+
+    Raises RunError if it ends by itself before that, with what it said.
+    """
+    with TemporaryFile() as said, target.open("rb") as written:
+        with subprocess.Popen(command, stderr=said, env=environment()) as process:
+            lines = 0
+            while process.poll() is None and lines <= place:
+                lines += written.read().count(b"\n")
+                time.sleep(POLL_SEC)
+            time.sleep(rng.uniform(0, LATEST_SEC))
+            process.kill()
+        lines = target.read_bytes().count(b"\n")
+        if process.returncode >= 0:
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip()[-500:]
+            raise RunError(f"it ended before its kill, with code {process.returncode} and {lines} rows: {last}")
+    return lines
 
 
 def environment() -> dict[str, str]:
@@ -67,13 +78,12 @@ def measured(count: int, report: Progress) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         source, target = Path(folder, "in.jsonl"), Path(folder, "out.jsonl")
         source.write_text("".join(json.dumps(row) + "\n" for row, _ in wanted))
+        target.touch()
         words = ["run", str(source), str(target), "--seed", "0", "--threads", "1"]
         command, began, kills = [sys.executable, "-m", "redraft", *words], time.monotonic(), list[int]()
-        for number in range(KILLS):
-            if not killed(command, target, rng):
-                raise RunError(f"the batch was over before kill {number + 1}; give it more rows")
-            kills.append(target.read_bytes().count(b"\n"))
-            report("kill", number + 1, KILLS)
+        for place in sorted(rng.randrange(int(LAST * count)) for _ in range(KILLS)):
+            kills.append(killed(command, target, place, rng))
+            report("kill", len(kills), KILLS)
         code = subprocess.run(command, stderr=subprocess.DEVNULL, env=environment()).returncode
         found = [json.loads(line) for line in target.read_text().splitlines()]
     ids = [line["custom_id"] for line in found]

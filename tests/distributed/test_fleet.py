@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 
 from redraft.__main__ import main
 from redraft.cli.datasets import as_files
-from redraft.distributed.cluster import check_nodes
+from redraft.cli.rows import Done
+from redraft.cli.run import _bar
+from redraft.distributed.cluster import check_nodes, joined
 from redraft.distributed.fleet import Fleet, fleet_of
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 from redraft.server.http.keys import digest_of
 from redraft.server.http.settings import Settings
 from redraft.version import __version__
@@ -109,16 +112,20 @@ def test_another_version_is_refused_by_the_replica() -> None:
         Fleet(version="0.0.0").load()
 
 
-def cluster_of(*cpus: float, answer: tuple[str, str | None] = (__version__, None)) -> Any:
+def cluster_of(*cpus: float, answer: tuple[str, str | None] | Exception = (__version__, None)) -> Any:
     """What `check_nodes` asks of Ray: nodes of so many CPUs, each of which says the same of itself."""
     nodes = [
         {"Alive": True, "Resources": {"CPU": n}, "NodeManagerAddress": "10.0.0.7", "NodeID": "a" * 56} for n in cpus
     ]
     asked = SimpleNamespace(remote=lambda *_: answer)
-    errors = SimpleNamespace(GetTimeoutError=TimeoutError, RayError=OSError)
-    return SimpleNamespace(
-        nodes=lambda: nodes, remote=lambda **_: lambda _: asked, get=lambda found, timeout: found, exceptions=errors
-    )
+    errors = SimpleNamespace(GetTimeoutError=TimeoutError, RayError=ConnectionError, TaskUnschedulableError=LookupError)
+
+    def get(found: Any, timeout: float) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return SimpleNamespace(nodes=lambda: nodes, remote=lambda **_: lambda _: asked, get=get, exceptions=errors)
 
 
 @scale
@@ -127,11 +134,56 @@ def cluster_of(*cpus: float, answer: tuple[str, str | None] = (__version__, None
     [
         (("0.0.9", None), f"node 10.0.0.7 has redraft 0.0.9 and this one {__version__}; install the same on all"),
         ((__version__, "m is no folder"), "node 10.0.0.7: m is no folder; put the model where all nodes see it"),
+        (
+            ConnectionError("Traceback:\n  ...\nModuleNotFoundError: No module named 'redraft'\n"),
+            "node 10.0.0.7 cannot run redraft .*No module named 'redraft'.*; install redraft .* with the extra scale",
+        ),
     ],
 )
-def test_a_node_that_would_fail_is_named(answer: tuple[str, str | None], message: str) -> None:
+def test_a_node_that_would_fail_is_named(answer: tuple[str, str | None] | Exception, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         check_nodes(cluster_of(2, answer=answer), Fleet(), wanted=2)
+
+
+@scale
+def test_a_node_that_has_gone_or_hangs() -> None:
+    check_nodes(cluster_of(2, answer=LookupError()), Fleet(), wanted=2)
+    with pytest.raises(RunError, match=r"node 10\.0\.0\.7 did not answer within 180 s; see ray status"):
+        check_nodes(cluster_of(2, answer=TimeoutError()), Fleet(), wanted=2)
+
+
+@scale
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Serve's own models
+def test_a_cluster_of_its_own_reports_nothing_and_has_no_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def init(**given: Any) -> None:
+        seen.update(given)
+        raise ValueError("seen")
+
+    names = ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(RequestError), joined(None):
+        pass
+    assert (seen["address"], seen["include_dashboard"]) == ("local", False)
+    assert [os.environ[name] for name in names] == ["0", "0"]
+
+
+@scale
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Serve's own models
+def test_a_cluster_of_another_version_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray says it in seven lines."""
+
+    def init(**_: Any) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1\n")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(RequestError) as found, joined("auto"):
+        pass
+    said = "the Ray cluster at auto cannot be joined: Version mismatch: The cluster was started with: Ray: 2.59.0"
+    assert str(found.value) == f"{said} Python: 3.12.1; install the same versions on all nodes"
 
 
 @scale
@@ -149,6 +201,34 @@ def test_a_fleet_grows_and_shrinks_by_rows(rows: dict[str, float], wanted: int) 
 
     config = SimpleNamespace(get_target_ongoing_requests=lambda: 32)
     assert by_rows(SimpleNamespace(aggregated_metrics={ROWS: rows}, config=config))[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ray",), "--ray was given without --file; a task is answered by the model at hand: add --file"),
+        (("--replicas", "2"), "--replicas was given without --ray; add that"),
+        (("--ray", "--file", "ROWS", "--causal"), "--ray was given with --causal, or for a file with images"),
+    ],
+)
+def test_scores_that_no_fleet_gives_are_refused(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows").write_text('{"prompt": "a", "response": "b"}\n')
+    assert main(["eval", *(str(tmp_path / "rows") if word == "ROWS" else word for word in words)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten seconds after it began."""
+    clock = iter([100.0, *[110.0] * 9])
+    monkeypatch.setattr("redraft.cli.run.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    with _bar(60, replicas=2) as report:
+        report(Done(10, 0, tokens=10))
+        report(Done(39, 0, tokens=500))
+    assert " 3 rows/s, 50 tokens/s, 2 replicas " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("FOLDER", "out"), ("s3://a/b", "out"), ("in.parquet", "out"), ("in", "s3://a/b")])

@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from redraft.cli.rows import run_batch
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
+from redraft.tasks import task
 
 pytestmark = [
     pytest.mark.slow,
@@ -147,10 +150,10 @@ def plain(value: Any) -> Any:
 
 
 class Fleet:
-    """Two replicas behind one address."""
+    """Replicas behind one address, by a command that prints it."""
 
-    def __init__(self, cluster: TwoNodes) -> None:
-        self.process = cluster.redraft("serve", "--replicas", "2", "--port", "0", "--quiet")
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         if not re.fullmatch(r"http://127\.0\.0\.1:\d+", self.url):
@@ -167,6 +170,14 @@ class Fleet:
         text = self._post(body | {"stream": True})
         return [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
 
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=180) == 0
+
+    def names(self) -> set[str]:
+        """Of the replicas that answer."""
+        return set(re.findall(r'replica="(\w+)"', self.get("/metrics/replicas")))
+
     def _post(self, body: dict[str, Any]) -> str:
         headers = {"content-type": "application/json"}
         wanted = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), headers)
@@ -176,10 +187,9 @@ class Fleet:
 
 @pytest.fixture(scope="class")
 def fleet(two_nodes: TwoNodes) -> Iterator[Fleet]:
-    found = Fleet(two_nodes)
+    found = Fleet(two_nodes.redraft("serve", "--replicas", "2", "--port", "0", "--quiet"))
     yield found
-    found.process.send_signal(signal.SIGTERM)
-    assert found.process.wait(timeout=180) == 0
+    found.end()
 
 
 def replicas() -> list[int]:
@@ -195,6 +205,9 @@ class TestServe:
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda one: plain(fleet.ask(one[1] | {"seed": 7 + one[0]})), enumerate(rows)))
         assert found == [one["response"]["body"] for one in expected(rows)]
+        loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+        assert (heard := ports("/proc/net/tcp") | ports("/proc/net/tcp6"))
+        assert heard <= loopback, "nothing listens for others"
         each = re.findall(
             r'redraft_requests_total\{.*completions.*replica="(\w+)"\} ([\d.]+)', fleet.get("/metrics/replicas")
         )
@@ -202,6 +215,17 @@ class TestServe:
         (total,) = re.findall(r"redraft_requests_total\{.*completions.*\} ([\d.]+)", fleet.get("/metrics"))
         assert float(total) == sum(float(count) for _, count in each) >= 24
         assert "<html" in fleet.get("/")
+
+    def test_a_client_who_leaves_ends_the_work_in_the_replica(self, fleet: Fleet) -> None:
+        body = row(0) | {"stream": True, "max_tokens": 700, "min_tokens": 690}
+        headers = {"content-type": "application/json"}
+        wanted = urllib.request.Request(fleet.url + "/v1/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(wanted, timeout=600) as reply:
+            assert reply.readline().startswith(b"data: ")
+        until = time.monotonic() + 60
+        while "redraft_disconnects_total 1.0" not in fleet.get("/metrics") and time.monotonic() < until:
+            time.sleep(0.1)
+        assert "redraft_disconnects_total 1.0" in fleet.get("/metrics")
 
     def test_a_killed_replica_costs_only_streams_that_had_begun(self, fleet: Fleet, expected: Any) -> None:
         """What was not begun is answered as one engine answers it; what was ends with an error event; nothing hangs."""
@@ -229,6 +253,65 @@ class TestServe:
         while len(replicas()) < 2 and time.monotonic() < until:
             time.sleep(0.5)
         assert len(replicas()) == 2, "the replica is back"
+
+    def test_answers_that_are_under_way_at_a_sigterm_are_finished(self, fleet: Fleet, expected: Any) -> None:
+        """A request that comes behind the signal is refused."""
+        rows = [row(i) for i in range(32)]
+        with ThreadPoolExecutor(32) as pool:
+            running = [pool.submit(fleet.ask, one | {"seed": 7 + i}) for i, one in enumerate(rows)]
+            while not any(one.done() for one in running):
+                time.sleep(0.01)
+            fleet.process.send_signal(signal.SIGTERM)
+            before = sum(one.done() for one in running)
+            late = [one for one in running if isinstance(one.exception(), urllib.error.HTTPError)]
+        assert {getattr(one.exception(), "code", None) for one in late} <= {503}
+        wanted = [one["response"]["body"] for one in expected(rows)]
+        pairs = [(plain(one.result()), text) for one, text in zip(running, wanted, strict=True) if one not in late]
+        assert len(pairs) > before, "some were under way"
+        assert all(found == text for found, text in pairs)
+        assert fleet.process.wait(timeout=180) == 0
+
+
+def ports(path: str) -> set[str]:
+    """Addresses, as the kernel writes them, on which processes of Ray Serve's replicas listen."""
+    files = [one for pid in replicas() for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
+    inodes = {str(one.readlink())[8:-1] for one in files if str(one.readlink()).startswith("socket:")}
+    rows = [line.split() for line in Path(path).read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+SCALED = """
+from redraft.distributed.cluster import serve_fleet
+from redraft.distributed.fleet import Fleet
+from redraft.server.http.settings import Settings
+settings = Settings(names=("nano-sudoku", "*"))
+fleet = Fleet(model="nano-sudoku", device="cpu", most=2, rows=4, downscale_sec=5.0, settings=settings)
+serve_fleet(fleet, address="{}", host="127.0.0.1", port=0, ready=lambda url: print(url, flush=True))
+"""
+
+
+def test_a_fleet_grows_in_a_burst_and_shrinks_behind_it(two_nodes: TwoNodes, expected: Any) -> None:
+    """As `--autoscale 1:2`, with a lower bound of rows and less patience; every answer is there, and one engine's."""
+    asked = [row(i) for i in range(64)]
+    wanted = [one["response"]["body"] for one in expected(asked)]
+    fleet = Fleet(started("-c", SCALED.format(two_nodes.address)))
+    until = time.monotonic() + 600
+
+    def is_right(i: int) -> bool:
+        return bool(plain(fleet.ask(asked[i % 64] | {"seed": 7 + i % 64})) == wanted[i % 64])
+
+    right, seen = list[bool](), [len(fleet.names())]
+    with ThreadPoolExecutor(32) as pool:
+        while seen[-1] < 2 and time.monotonic() < until:
+            right += pool.map(is_right, range(64))
+            seen.append(len(fleet.names()))
+    with ThreadPoolExecutor(3) as pool:  # fewer than the bound, and more than one, so that the one that ends has some
+        while seen[-1] > 1 and time.monotonic() < until:
+            right += pool.map(is_right, range(6))
+            seen.append(len(fleet.names()))
+    assert (seen[0], max(seen), seen[-1]) == (1, 2, 1)
+    assert all(right), f"{right.count(False)} of {len(right)}"
+    fleet.end()
 
 
 def output_of(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -314,6 +397,24 @@ class TestRun:
         assert code == 2
         assert "is not of a run's output, which would be lost; name another output" in error
         assert (tmp_path / "out").read_text() == "mine\n"
+
+
+def test_a_file_is_scored_as_by_one_engine(two_nodes: TwoNodes, nano: Engine, tmp_path: Path) -> None:  # noqa: F811
+    found = [
+        {"prompt": one.prompt, "response": one.answer} for one in islice(task("records").examples("held_out", 0), 24)
+    ]
+    write(tmp_path / "rows.jsonl", found)
+    words = ("eval", "--file", str(tmp_path / "rows.jsonl"), "--seed", "3", "--json")
+    here = started("-m", "redraft", *words, "--model", "nano-sudoku", "--device", "cpu", "--threads", "1")
+    there = two_nodes.redraft(*words, "--replicas", "2")
+    scores = []
+    for one in (here, there):
+        out, error = one.communicate(timeout=600)
+        assert one.returncode == 0, error
+        scores.append({name: value for name, value in json.loads(out)[0].items() if "sec" not in name})
+    assert scores[0]["count"] == 24
+    assert scores[0]["exact"] > 0
+    assert scores[1] == scores[0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_200, TESTS: 28_100}
+WHOLE_WALLS = {SOURCE: 43_200, TESTS: 28_450}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,15 +18,15 @@ PART_WALLS = {
     "images": 670,
     "model/gpu": 1_815,
     "weights": 3_200,
-    "constraints": 5_790,
+    "constraints": 5_805,
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_590,
+    "server": 5_615,
     "operations": 2_015,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_700,
+    "cli": 4_750,
 }
 
 

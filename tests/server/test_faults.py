@@ -6,8 +6,12 @@ import asyncio
 import functools
 import io
 import json
+import os
+import platform
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -19,6 +23,7 @@ import pytest
 import uvicorn
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
+from redraft.constraints.compile import limits
 from redraft.engine.answer import Delta
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
@@ -309,3 +314,34 @@ def test_a_seed_repeats_an_answer_whoever_else_is_served(served: Inside) -> None
         same = pool.submit(ask, json=body)
         assert same.result().json()["choices"][0]["message"]["content"] == alone
         assert {other.result().status_code for other in others} == {200}
+
+
+def test_a_constraint_that_waits_for_others_has_the_time_of_its_answer(nano: Engine) -> None:
+    """Eight slow ones at once, of one second each, made the last wait for eight before its answer began."""
+    body = SHORT | {"structured_outputs": {"regex": "waits?|its|turn"}}
+    for at in inside(nano, Settings(limits=ServerLimits(request_sec=0.5))):
+        with limits.TURNS.turn("another's"):
+            began = time.monotonic()
+            reply = httpx2.post(at.url + PATH, json=body, timeout=100)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline")
+            assert time.monotonic() - began < 20
+    for at in inside(nano, Settings()):
+        assert httpx2.post(at.url + PATH, json=body, timeout=100).status_code == 200
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries give memory back themselves")
+def test_memory_that_is_not_used_goes_back_to_the_system() -> None:
+    """200 MB of freed pieces below one that is still used stayed with the process."""
+    code = (
+        "from redraft.measure.process_memory import resident_mib as now\n"
+        "from redraft.server.http.process import trim\n"
+        "small = now()\npieces = [bytes([1]) * 100_000 for _ in range(2000)]\nkept = pieces.pop()\ndel pieces\n"
+        "full = now()\ntrim()\nprint(full - small > 150, now() - small < 50)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["True", "True"], done

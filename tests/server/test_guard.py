@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import io
 import json
 import os
@@ -17,9 +19,11 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
 from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
+from redraft.server.http.app import create_app
 from redraft.server.http.keys import digest_of, read_keys
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
+from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
 MESSAGES = {"messages": [{"role": "user", "content": RECORD}]}
@@ -248,3 +252,38 @@ def test_the_log_is_for_people_on_a_terminal_and_for_programs_elsewhere() -> Non
             assert re.fullmatch(rf"\d\d:\d\d:\d\d  200 POST {PATH}  12\.5 ms  tokens=18\n", line)
         else:
             assert json.loads(line) == {"time": 1.0e9, "event": "request"} | {k: v for k, v in reported.items() if v}
+
+
+class FullDisk(io.StringIO):
+    """Takes no line as long as it is full."""
+
+    full = True
+
+    def write(self, text: str, /) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_log_that_cannot_be_written_loses_lines_and_no_request(nano: Engine) -> None:
+    sink = FullDisk()
+    log = Log(sink)
+    for at in inside(nano, Settings(), log):
+        assert [httpx2.get(f"{at.url}/live").status_code for _ in range(3)] == [200] * 3
+        assert eventually(lambda: log.lost == 3, 10)
+        sink.full = False
+        httpx2.get(f"{at.url}/live")
+        assert eventually(lambda: "\n" in sink.getvalue(), 10)
+    assert json.loads(sink.getvalue().splitlines()[0])["lost"] == 3
+
+
+def test_a_server_that_loads_is_live_and_not_ready() -> None:
+    async def asked() -> None:
+        transport = httpx2.ASGITransport(create_app(Service(Settings()), Log(None)))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            assert [(await http.get(path)).status_code for path in ("/live", "/health", "/ready")] == [200, 503, 503]
+            reply = await http.post(PATH, json={"messages": [{"role": "user", "content": "a"}]})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "loading")
+        assert int(reply.headers["retry-after"]) > 0
+
+    asyncio.run(asked())

@@ -184,7 +184,7 @@ def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
         ("/v1/chat/completions", {"messages": TURN, "tools": [{"function": {"name": "f"}}]}, "tools"),
         ("/v1/chat/completions", {"messages": TURN, "canvas": {"width": 9999}}, "canvas.width"),
         ("/v1/chat/completions", {"messages": TURN, "canvas": {"accept": ["nothing"]}}, "canvas.accept"),
-        ("/v1/chat/completions", {"messages": TURN, "grammar": 'root ::= "a"'}, "grammar"),
+        ("/v1/chat/completions", {"messages": TURN, "grammar": 'root ::= ("a"'}, "grammar"),
     ],
 )
 def test_an_error_names_what_was_sent_under_the_name_that_it_was_sent_under(

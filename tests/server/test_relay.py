@@ -14,6 +14,7 @@ from redraft.server.http.limits import ServerLimits
 from redraft.server.http.metrics import merged
 from redraft.server.http.places import BLOCK_BYTES, blocks_of
 from redraft.server.http.relay import TRIES, Relay
+from redraft.server.http.settings import Settings
 
 HEAD = {
     "type": "http.response.start",
@@ -78,7 +79,7 @@ def ask(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    relay = Relay(replica, (Lost,), of_each, limits or ServerLimits())
+    relay = Relay(replica, (Lost,), of_each, Settings(limits=limits or ServerLimits()))
     scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
     asyncio.run(asyncio.wait_for(relay(scope, receive, send), 30))
     return sent, did

@@ -14,7 +14,7 @@ from redraft.constraints.compile import limits
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.language import Source, Vocabulary, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
-from redraft.errors import BusyError, ConstraintError
+from redraft.errors import BusyError, ConstraintError, DeadlineError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
 TREE = {
@@ -100,6 +100,35 @@ def test_a_small_constraint_waits_for_no_large_one() -> None:
         thread.join()
     assert set(ended[:2]) == {"a-small", "b-small"}
     assert len(ended) == 8, "six that took 3 s in all had 2.5 s each"
+
+
+def test_waiting_for_a_turn_ends_with_the_callers_time() -> None:
+    """The clock of one that waits stands still, so a client could wait for all that others compile."""
+    turns, holds, over = limits.TURNS, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns.turn("a"):
+            holds.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    began = time.monotonic()
+    token = limits.UNTIL.set(began + 0.2)
+    try:
+        for name in ("b", "a"):  # its turn does not come; another compiles the same
+            with pytest.raises(DeadlineError), turns.turn(name):
+                pytest.fail("it had a turn")
+    finally:
+        limits.UNTIL.reset(token)
+    assert 0.2 <= time.monotonic() - began < 5
+    assert [one.name for one in turns._turns] == ["a"]
+    assert turns._now is turns._turns[0], "one that gave up took the turn from the one that has it"
+    over.set()
+    thread.join()
+    with turns.turn("b"):
+        pass
 
 
 def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:

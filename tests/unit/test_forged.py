@@ -33,6 +33,11 @@ def file_of(header: bytes | Mapping[str, Place], size: int = 64, length: int | N
     return struct.pack("<Q", len(said) if length is None else length) + said + bytes(size)
 
 
+def twice(name: str, *places: Place) -> bytes:
+    """A header that has a name more than once, which no dict has."""
+    return b"{" + b",".join(json.dumps({name: one}).encode()[1:-1] for one in places) + b"}"
+
+
 FORGED: dict[str, bytes] = {
     "empty": b"",
     "no header": struct.pack("<Q", 0),
@@ -57,6 +62,9 @@ FORGED: dict[str, bytes] = {
     "a shape larger than its bytes": file_of({"a": place([2**40], 0, 64)}),
     "no such dtype": file_of({"a": place([16], 0, 64, "F33")}),
     "truncated": file_of({"a": place([16], 0, 64)}, 40),
+    "two of one name": file_of(twice("a", place([8], 0, 32), place([8], 32, 64))),
+    "two of one name and place": file_of(twice("a", place([16], 0, 64), place([4, 4], 0, 64))),
+    "two shapes": file_of(b'{"a":{"dtype":"F32","shape":[16],"shape":[4,4],"data_offsets":[0,64]}}'),
 }
 
 
@@ -125,6 +133,17 @@ def refused(folder: Path, files: Mapping[str, bytes], name: str, read: Callable[
 
 def test_forged_safetensors_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, FORGED, "model.safetensors", open_source)
+
+
+def test_a_name_that_two_tensors_have_is_in_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_of(twice("lm.head", place([16], 0, 64), place([4, 4], 0, 64))))
+    with pytest.raises(WeightsError, match=r"model.safetensors is damaged \(it has lm.head twice\)"):
+        open_source(tmp_path)
+    path.rename(tmp_path / "model-00001-of-00001.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x.safetensors", "a": "y"}}')
+    with pytest.raises(WeightsError, match="it has a twice"):
+        open_source(tmp_path)
 
 
 def test_forged_gguf_files_are_refused(tmp_path: Path) -> None:

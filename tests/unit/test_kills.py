@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import threading
 import time
@@ -22,6 +23,8 @@ from tests.unit.test_disk_cache import BYTES, SCHEMA, right, spelt
 from tests.unit.test_quantize import WIDE
 from tests.unit.test_tune import RECIPE
 
+import redraft
+from redraft import Request, RunError
 from redraft.constraints.language import ready
 from redraft.constraints.sources import choices_source, schema_source
 from redraft.operations.engine import Engine
@@ -156,3 +159,53 @@ def test_no_deadline_is_read_off_a_clock_that_jumps() -> None:
         if re.search(r"\btime\.time(_ns)?\(", line) and "created" not in line
     }
     assert found == set()
+
+
+def test_a_fork_of_an_engine_that_turns_on_a_thread_gets_an_error() -> None:
+    """Its calls waited for ever: the thread that would answer is the parent's alone."""
+    engine = redraft.load("nano-sudoku")
+    engine.loop.start()
+    options = Options(max_tokens=16, seed=3)
+    expected = engine.generate("go on", options=options).text
+    left = engine.submit(Request("go on", Options(max_tokens=256, seed=3)))
+
+    def work() -> None:
+        for call in (lambda: engine.generate("go on", options=options), engine.loop.start, engine.loop.tick):
+            with pytest.raises(RunError, match="this process is a fork of one whose thread turns the engine"):
+                call()
+        left.abort()  # as a generator does that is collected; the parent's goes on
+
+    with engine.loop._mail:  # whatever the thread holds at that moment
+        child = FORK.Process(target=work)
+        child.start()
+    child.join(60)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
+    assert engine.generate("go on", options=options).text == expected
+    assert left.result().finish != "aborted"
+    engine.loop.stop()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_error_of_quantize_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    plain, target = tmp_path / "plain", tmp_path / "target"
+    tiny_checkpoint(plain, tiny_config(**WIDE), max_shard_bytes=200_000)
+
+    def work(at: Path) -> None:
+        quantize_checkpoint(plain, at, PLANS["int4"], max_shard_bytes=60_000)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        with pytest.raises(RunError, match=r"could not be written .*; free space and run the same command again"):
+            work(target)
+
+    child = FORK.Process(target=limited)
+    child.start()
+    child.join(120)
+    assert child.exitcode == 0
+    assert not target.exists()
+    work(target)
+    work(tmp_path / "whole")
+    for path in (tmp_path / "whole").iterdir():
+        assert (target / path.name).read_bytes() == path.read_bytes(), path.name

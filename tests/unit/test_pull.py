@@ -4,6 +4,7 @@ import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx2
 import huggingface_hub
@@ -47,7 +48,10 @@ class Hub:
     plan_error: Exception | None = None
     bars_disabled: list[bool] = field(default_factory=list)
 
-    def snapshot_download(self, name: str, *, allow_patterns: list[str], dry_run: bool = False) -> object:
+    def snapshot_download(
+        self, name: str, *, revision: str = "main", allow_patterns: list[str], dry_run: bool = False
+    ) -> object:
+        assert revision in ("main", self.folder.name)
         self.bars_disabled.append(are_progress_bars_disabled())
         chosen = list(filter_repo_objects(self.files, allow_patterns=allow_patterns))
         if dry_run:
@@ -115,9 +119,9 @@ def test_a_disk_that_fills_up_leaves_no_half_file(hub: Hub) -> None:
 def test_an_interrupt_leaves_no_half_file(hub: Hub) -> None:
     hub.fail_at, hub.error = "model-00001-of-00002.safetensors", None
 
-    def interrupt(name: str, *, allow_patterns: list[str], dry_run: bool = False) -> object:
-        found = Hub.snapshot_download(hub, name, allow_patterns=allow_patterns, dry_run=dry_run)
-        if not dry_run:
+    def interrupt(name: str, **how: Any) -> object:
+        found = Hub.snapshot_download(hub, name, **how)
+        if not how.get("dry_run"):
             raise KeyboardInterrupt
         return found
 
@@ -125,6 +129,7 @@ def test_an_interrupt_leaves_no_half_file(hub: Hub) -> None:
     with pytest.raises(KeyboardInterrupt):
         pull("owner/model")
     assert hub.fail_at not in there(hub)
+    assert "config.json" not in there(hub)
 
 
 def test_no_network_is_one_line(hub: Hub) -> None:

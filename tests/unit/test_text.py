@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -407,3 +409,29 @@ def test_what_templates_join_is_what_jinja2_joins(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, template=body)
     shown = read_text(folder, build_config()).render(CONVERSATIONS[0])
     assert shown == plain.from_string(body).render(messages=CONVERSATIONS[0])
+
+
+def test_two_long_texts_are_tokenized_at_a_time() -> None:
+    """Each takes 150 times its memory, so four at once took 6 GB."""
+
+    class Counting:
+        now = most = 0
+        lock = threading.Lock()
+
+        def encode_batch_fast(self, texts: list[str], **_: object) -> list[SimpleNamespace]:
+            with self.lock:
+                self.now += 1
+                self.most = max(self.most, self.now)
+            time.sleep(0.05)
+            with self.lock:
+                self.now -= 1
+            return [SimpleNamespace(ids=[1]) for _ in texts]
+
+    for size, most in ((2**16 + 1, 2), (2**16, 6)):
+        text = Text(Counting(), 1, frozenset(), frozenset())  # type: ignore[arg-type]  # what it needs of one
+        threads = [threading.Thread(target=text.encode, args=("a" * size,), kwargs={"bos": False}) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert text.tokenizer.most == most  # type: ignore[attr-defined]

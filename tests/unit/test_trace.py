@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.test_terminal import ROOT
 
@@ -23,7 +26,7 @@ from redraft.constraints.sources import choices_source
 from redraft.engine.events import Draft
 from redraft.engine.request import Options, Request
 from redraft.engine.scope import CancelScope
-from redraft.errors import RequestError, TraceError
+from redraft.errors import RequestError, RunError, TraceError
 from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.lines import VERSION, Header
@@ -323,3 +326,19 @@ def test_a_file_of_somebodys_own_is_never_written_over(tmp_path: Path, line: str
     path.unlink()
     for _ in range(2):  # its own it may write again
         TraceFile(path, header).close()
+
+
+def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.trace"
+
+    def limited() -> None:
+        file = TraceFile(path, HEAD)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.size + 50, resource.RLIM_INFINITY))
+        with pytest.raises(RunError, match="cannot be written on: File too large; make room"):
+            file.write(HEAD)
+
+    child = multiprocessing.get_context("fork").Process(target=limited)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert path.read_bytes() == msgspec.json.encode(HEAD) + b"\n"

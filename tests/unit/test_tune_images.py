@@ -158,11 +158,12 @@ def test_batches_keep_their_pictures_where_they_go(start: Path, tmp_path: Path) 
 
 
 def test_the_recipe_of_pictures_draws_learns_and_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three steps of recipes/vision, from its own start; every picture stands in whole tokens."""
+    """Three steps of recipes/vision with all of its pictures, from its own start; every picture is whole tokens."""
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT / "recipes" / "vision"))
-    start = importlib.import_module("start").write_start(tmp_path / "start")
+    start = importlib.import_module("start").write_start(tmp_path / "start", steps=2)
     recipe = msgspec.structs.replace(read_recipe(ROOT / "recipes/vision/nano-vision.toml"), start=str(start))
+    recipe = recipe.at(recipe.train.steps)
     few = {"steps": 3, "batch_size": 4, "probe_every": 3, "probe_examples": 2}
     short = msgspec.structs.replace(recipe.train, **few, compile=False)  # which takes longer than the steps
     logged: list[dict[str, float]] = []
@@ -178,5 +179,5 @@ def test_the_recipe_of_pictures_draws_learns_and_ships(tmp_path: Path, monkeypat
     assert one[1]["content"] != other[1]["content"]
     engine = redraft.load(out, device="cpu")
     request = engine.resolve(redraft.Request(one[:1]))
-    assert request.images[0].run.length == 49
+    assert request.images[0].run.length == 42
     assert json.loads(next(drawn_there.receipts("train", 2))["messages"][1]["content"])["total"] > 0

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from redraft import __version__
 from redraft.cli.backend import backend_of, evaluate_remote
 from redraft.cli.common import Commands, command, load_engine, print_json, progress
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
+from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
+    from redraft.text import Message
 
 EPILOG = """A task's examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
@@ -21,6 +27,7 @@ message is the right answer. An answer is exact if it is equal but for space aro
 
 examples:
   redraft eval --model runs/orders --file held-out.jsonl
+  redraft eval --model runs/orders --file held-out.jsonl --ray --replicas 4
   redraft eval --task extract-short --count 500 --json
   redraft eval --model nano-sudoku --task sudoku-4x4 --pin --count 1000"""
 
@@ -43,6 +50,7 @@ def add(commands: Commands) -> None:
     backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
+    ray_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
     if arguments.file is not None:
         return _rows(arguments)
+    if wants_ray(arguments):
+        raise RequestError("--ray was given without --file; a task is answered by the model at hand: add --file")
     arguments.count = 500 if arguments.count is None else arguments.count
     if arguments.pin and arguments.causal:
         raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
@@ -107,6 +117,9 @@ def _rows(arguments: argparse.Namespace) -> int:
     lone = next((line for (line, _), row in zip(lines, rows, strict=True) if len(row) < 2), None)
     if not rows or lone:
         raise RequestError(f"--file {arguments.file} has no {'question in line ' + str(lone) if lone else 'rows'}")
+    if wants_ray(arguments):
+        _show([_on_ray(arguments, rows)], as_json=arguments.json)
+        return 0
     options = Options(preset=arguments.preset, causal=arguments.causal)
     how = {"seed": arguments.seed, "steps": arguments.steps}
     engine = load_engine(arguments)
@@ -115,6 +128,38 @@ def _rows(arguments: argparse.Namespace) -> int:
         as_json=arguments.json,
     )
     return 0
+
+
+def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]]) -> Evaluation:
+    """Score rows that the engines of a Ray cluster answer; the time is that of all rows together."""
+    from redraft.distributed.cluster import check_nodes, joined
+    from redraft.errors import RequestError, RunError
+    from redraft.measure.evals import compared, tally
+    from redraft.server.http.settings import Settings
+
+    if arguments.causal or any(isinstance(message["content"], list) for row in rows for message in row):
+        raise RequestError("--ray was given with --causal, or for a file with images; leave --ray out")
+    fleet = fleet_of(arguments, Settings(("*",), preset=arguments.preset, version=__version__))
+    with joined(arguments.address) as ray:
+        check_nodes(ray, fleet, wanted=fleet.replicas)
+        from redraft.distributed.batch import answers
+
+        fields = {} if arguments.steps is None else {"max_steps": arguments.steps}
+        sent = (json.dumps({"messages": row[:-1], **fields}).encode() for row in rows)
+        bodies, began = list[dict[str, Any]](), time.monotonic()
+        for status, body in answers(ray, fleet, sent, first=0, seed=arguments.seed):
+            if status != 200:
+                raise RunError(f"row {len(bodies) + 1} has no answer: {body['error']['message']}")
+            bodies.append(body)
+            progress("row", len(bodies), len(rows))
+    texts = [body["choices"][0]["message"]["content"] or "" for body in bodies]
+    return tally(
+        arguments.file.name,
+        [compared(row[-1]["content"], text) for row, text in zip(rows, texts, strict=True)],
+        tokens=sum(body["usage"]["completion_tokens"] for body in bodies),
+        steps=sum(body["usage"]["steps"] for body in bodies),
+        seconds=time.monotonic() - began,
+    )
 
 
 def _show(found: list[Evaluation], *, as_json: bool) -> None:

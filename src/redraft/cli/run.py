@@ -146,7 +146,7 @@ def _fleet(arguments: argparse.Namespace) -> Done:
                 row, refusal = under_way.popleft()
                 yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
 
-        with _bar(count_rows(source)) as report:
+        with _bar(count_rows(source), replicas=fleet.replicas) as report:
             return write_rows(answered, source, target, settings=_settings(arguments), report=report)
 
 
@@ -194,8 +194,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:
 
 
 @contextmanager
-def _bar(rows: int) -> Iterator[Callable[[Done], None]]:
-    """A bar on a terminal's stderr: rows, rows per second, what is left, tokens."""
+def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
+    """A bar on a terminal's stderr: rows, what is left, rows and tokens a second, engines of a fleet."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -206,8 +206,8 @@ def _bar(rows: int) -> Iterator[Callable[[Done], None]]:
 
         def report(done: Done) -> None:
             first[0] = done.rows - 1 if first[0] < 0 else first[0]
-            rate = (done.rows - first[0]) / max(1e-6, time.monotonic() - began)
-            per = done.tokens / max(1, done.forwards)
-            bar.update(task, completed=done.rows, said=f"{rate:.0f} rows/s, {per:.1f} tokens/forward")
+            seconds = max(1e-6, time.monotonic() - began)
+            said = f"{(done.rows - first[0]) / seconds:.0f} rows/s, {done.tokens / seconds:.0f} tokens/s"
+            bar.update(task, completed=done.rows, said=said + (f", {replicas} replicas" if replicas else ""))
 
         yield report

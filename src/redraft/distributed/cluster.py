@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from redraft.config import read_config
 from redraft.distributed.fleet import Fleet
 from redraft.errors import RedraftError, RequestError, RunError
+from redraft.server.http.process import run
 from redraft.version import __version__
 from redraft.weights.source import locate
 
-LOOK_SEC, REACH_SEC = 180.0, 10.0
+LOOK_SEC, REACH_SEC, END_SEC = 180.0, 10.0, 30.0
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -71,7 +69,10 @@ def joined(address: str | None) -> Iterator[Any]:
         raise RequestError(f"no Ray cluster answers at {address}: {said}; start one with ray start") from None
     except Exception as error:  # a plain Exception where a node has not started within half a minute
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray does not start here"
-        raise RunError(f"{where}: {error}; Ray's logs are in /tmp/ray/session_latest/logs") from None
+        said = f"{where}: {' '.join(str(error).split())}"
+        if "Version mismatch" in said:
+            raise RequestError(f"{said}; install the same versions on all nodes") from None
+        raise RunError(f"{said}; Ray's logs are in /tmp/ray/session_latest/logs") from None
     data = ray.data.DataContext.get_current()
     data.print_on_execution_start, data.execution_options.preserve_order = False, True
     try:
@@ -147,19 +148,18 @@ def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, read
     with joined(address) as ray:
         check_nodes(ray, fleet, wanted=fleet.replicas)
         from ray import serve
-        from ray.serve.config import HTTPOptions
         from ray.serve.schema import LoggingConfig
 
-        from redraft.distributed.serving import application
+        from redraft.distributed.serving import Ingress, replicas_of
 
-        if serve.status().proxies:  # with an address of its own, and for others, who would lose it with ours
-            raise RequestError("Ray Serve runs there already; add this to it: --print-config, then serve deploy")
-        port = port or _free_port(host)
+        if (there := serve.status()).proxies or there.applications:  # for others, who would lose it with ours
+            raise RequestError("Ray Serve runs there already; add to it with --print-config, or end it: serve shutdown")
         quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
         try:
-            serve.start(http_options=HTTPOptions(host=host, port=port, location="HeadOnly"), logging_config=quiet)
-            serve.run(application(fleet), name=NAME, route_prefix="/", logging_config=quiet)
-            _until_signal(partial(ready, f"http://{host}:{port}"))
+            serve.start(proxy_location="Disabled", logging_config=quiet)
+            replicas = serve.run(replicas_of(fleet), name=NAME, route_prefix=None, logging_config=quiet)
+            relay = Ingress(replicas, fleet.args).__serve_build_asgi_app__()
+            run(relay, relay, host, port, lambda _, url: ready(url), last_sec=END_SEC)
             serve.delete(NAME)
         except (RuntimeError, ray.exceptions.RayError) as error:
             raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
@@ -167,25 +167,8 @@ def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, read
             serve.shutdown()
 
 
-def _until_signal(ready: Callable[[], None]) -> None:
-    """Call `ready` and return at SIGTERM or Ctrl-C, the next of which does what it did before."""
-    stop = threading.Event()
-    before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        ready()
-        stop.wait()
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
 def _cause(text: str) -> str:
     """Of a traceback as text, the line that says what happened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("redraft.errors.")]
     return (ours or lines or ["no reason given"])[-1]
-
-
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listening:
-        return int(listening.getsockname()[1])

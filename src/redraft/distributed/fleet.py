@@ -13,6 +13,7 @@ from redraft.engine.warm import warm_up
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http.fetch import is_public
+from redraft.server.http.process import begin
 from redraft.server.http.settings import Settings
 from redraft.version import __version__
 
@@ -86,8 +87,8 @@ class Fleet:
             loop=LoopConfig(max_running=self.max_running, graphs=self.graphs),
             experts=self.experts,
         )
-        engine.loop.start()
         warm_up(engine, lambda _: None)
+        begin(engine)
         return engine
 
 

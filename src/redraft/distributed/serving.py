@@ -1,4 +1,8 @@
-"""The Ray Serve application: a relay in front, a whole server with an engine of its own in each replica."""
+"""Ray Serve: a relay in front, a whole server with an engine of its own in each replica.
+
+client ──► the command's process, a relay ──gRPC──► replica          redraft serve --ray
+client ──► Serve's proxy ──► a relay, deployed ──gRPC──► replica     serve deploy, KubeRay
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from ray import serve
+from ray._common.tls_utils import add_port_to_grpc_server
 from ray.exceptions import RayActorError
+from ray.serve._private import replica as serve_replica
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.exceptions import ReplicaUnavailableError
-from starlette.types import ASGIApp, Message
+from ray.util import get_node_ip_address
+from starlette.types import Message
 
 from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.distributed.router import PrefixRouter
-from redraft.engine.request import Options, Request
 from redraft.server.http.app import create_app
 from redraft.server.http.log import Log
 from redraft.server.http.relay import Relay
@@ -24,6 +30,15 @@ from redraft.server.http.service import Service
 
 ROWS = "rows"
 """The figure that a fleet grows and shrinks by."""
+
+
+def _on_one_address(server: Any, _: str) -> int:
+    """Open the port of a replica, which Ray opens on all addresses of its node, on the one that the cluster knows."""
+    ip = get_node_ip_address()
+    return int(add_port_to_grpc_server(server, f"[{ip}]:0" if ":" in ip else f"{ip}:0"))
+
+
+serve_replica.add_port_to_grpc_server = _on_one_address  # in each replica's process: who reaches it runs code there
 
 
 class Replica:
@@ -34,7 +49,6 @@ class Replica:
         fleet = fleet_of(args)
         self._name = serve.get_replica_context().replica_id.unique_id
         self._engine = fleet.load()
-        self._engine.run(Request([self._engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
         self._service = Service(fleet.settings)
         self._service.ready(self._engine)
         self._app = create_app(self._service, Log(None if fleet.quiet else sys.stderr))
@@ -92,11 +106,11 @@ class Ingress:
     """What the address leads to."""
 
     def __init__(self, replicas: Any, args: Mapping[str, Any]) -> None:
-        self._replicas, self._limits = replicas, fleet_of(args).settings.limits
-        self._answer = replicas.answer.options(stream=True)
+        self._replicas, self._settings = replicas, fleet_of(args).settings
+        self._answer = replicas.answer.options(stream=True, _by_reference=False)  # not through the object store
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:  # Serve's name
-        return Relay(self._ask, (RayActorError, ReplicaUnavailableError), self._figures, self._limits)
+    def __serve_build_asgi_app__(self) -> Relay:  # Serve's name
+        return Relay(self._ask, (RayActorError, ReplicaUnavailableError), self._figures, self._settings)
 
     async def _ask(
         self, scope: Mapping[str, Any], body: bytes, blocks: Sequence[bytes]
@@ -120,14 +134,8 @@ def by_rows(context: Any) -> tuple[float, dict[str, Any]]:
     return max(1, math.ceil(rows / context.config.get_target_ongoing_requests())), {}
 
 
-def application(fleet: Fleet) -> Any:
-    """The application of a fleet."""
-    limits = fleet.settings.limits
-    common = {
-        "max_ongoing_requests": 2**20,
-        "graceful_shutdown_timeout_s": limits.drain_sec,
-        "graceful_shutdown_wait_loop_s": 0.1,
-    }
+def replicas_of(fleet: Fleet) -> Any:
+    """The replicas of a fleet, to be bound in an application."""
     many: dict[str, Any] = {"num_replicas": fleet.replicas}
     if fleet.most is not None:
         many = {
@@ -142,18 +150,24 @@ def application(fleet: Fleet) -> Any:
         }
     if fleet.by_prefix:
         many["request_router_config"] = RequestRouterConfig(request_router_class=PrefixRouter)
-    replicas = serve.deployment(
-        Replica,
-        name="Replica",
-        ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
-        **common,
-        **many,
-    )
-    front = serve.deployment(
+    actor = {"num_cpus": fleet.cpus, "num_gpus": fleet.gpus}
+    made = serve.deployment(Replica, name="Replica", ray_actor_options=actor, **_patient(fleet), **many)
+    return made.bind(fleet.args)
+
+
+def application(fleet: Fleet) -> Any:
+    """The application of a fleet, with the relay as one of its deployments."""
+    made = serve.deployment(
         serve.ingress()(Ingress),
         name="Relay",
         num_replicas=fleet.relays,
         ray_actor_options={"num_cpus": 0},
-        **common,
+        **_patient(fleet),
     )
-    return front.bind(replicas.bind(fleet.args), fleet.args)
+    return made.bind(replicas_of(fleet), fleet.args)
+
+
+def _patient(fleet: Fleet) -> dict[str, Any]:
+    """No limit of Serve's own, and time to end what is under way."""
+    drain = fleet.settings.limits.drain_sec
+    return {"max_ongoing_requests": 2**20, "graceful_shutdown_timeout_s": drain, "graceful_shutdown_wait_loop_s": 0.1}

@@ -12,6 +12,7 @@ in Finished.error.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -89,13 +90,14 @@ class Loop:
         key: Hashable = None,
         wait: bool = False,
     ) -> Handle:
-        """Queue a request. Raises BusyError if the queue is full, unless it may `wait`; RunError in a cancelled scope.
+        """Queue a request. Raises BusyError for a full queue unless it may `wait`; RunError in an ended scope or fork.
 
         RequestError for a request that would not fit in memory alone. `drafts` is whether its reader wants them.
         `behind` is an earlier request with the same prompt, a variant of which this is: if that one is still to encode
         its prompt, this one waits and takes it over. With an `inbox` its events come there, under a `key`, by default
         the handle.
         """
+        self._refuse_fork()
         began = self.clock()
         sequence = (CausalSequence if request.causal else CanvasSequence)(
             request=request,
@@ -124,7 +126,7 @@ class Loop:
 
         If no thread is inside a tick, that is here and now, for there may never be another.
         """
-        if sequence.finished:
+        if sequence.finished or self._is_forked:
             return
         with self._mail:
             self._aborted.add(sequence)
@@ -168,6 +170,7 @@ class Loop:
 
     def start(self) -> None:
         """Turn the loop on a thread of its own, which sleeps while there is nothing to do."""
+        self._refuse_fork()
         with self._mail:
             if self._thread is None or self._thread.stopping:
                 self._thread = _Thread(self._keep_turning)
@@ -258,7 +261,18 @@ class Loop:
             with self._mail:
                 self._mail.notify_all()  # there may be room in the queue
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether the thread turns in the parent of this process, which may have held any lock when it forked."""
+        return self._thread is not None and self._thread.pid != os.getpid()
+
+    def _refuse_fork(self) -> None:
+        if self._is_forked:
+            known = "this process is a fork of one whose thread turns the engine, and has no such thread"
+            raise RunError(f"{known}: load an engine in the child, or fork before the parent's loop starts")
+
     def _refuse_reentry(self) -> None:
+        self._refuse_fork()
         if self._turner == threading.get_ident():
             raise RequestError(
                 "an observer, which runs inside a forward's turn, called the engine; it may submit and abort: call "
@@ -376,7 +390,7 @@ class _Thread(threading.Thread):
 
     def __init__(self, turn: Callable[[_Thread], None]) -> None:
         super().__init__(name="redraft-loop", daemon=True)
-        self.turn, self.stopping = turn, False
+        self.turn, self.stopping, self.pid = turn, False, os.getpid()
 
     def run(self) -> None:
         self.turn(self)

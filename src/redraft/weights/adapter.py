@@ -29,6 +29,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.reader import read_json
 from redraft.shapes import Float, Tensor
 from redraft.weights.names import Slot, shown, slots
+from redraft.weights.source import check_names
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _BEFORE = "base_model.model."
@@ -198,6 +199,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         with safe_open(folder / WEIGHTS, framework="pt") as file:
+            check_names(folder / WEIGHTS)
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{folder}/{WEIGHTS} cannot be read ({error}); fetch or train the adapter again") from None

@@ -17,11 +17,9 @@ from pathlib import Path
 from redraft.errors import RedraftError, RunError, WeightsError
 from redraft.weights.source import INDEX, SINGLE, TEXT_FILES, is_repository
 
-WANTED = (
-    *("config.json", "generation_config.json", "redraft.json"),
-    *TEXT_FILES,
-    *(SINGLE, "model-*.safetensors", INDEX),
-)
+LAST = "config.json"
+"""Loading begins with it. It comes when all others are there, so a folder that has it is whole."""
+OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,19 @@ def pull(name: str, *, progress: bool = True) -> Path:
 def _plan(name: str) -> list[_HubFile]:
     from huggingface_hub import snapshot_download  # imported here: 0.2 s, and only this command needs it
 
-    found = snapshot_download(name, allow_patterns=list(WANTED), dry_run=True)
+    found = snapshot_download(name, allow_patterns=[LAST, *OTHERS], dry_run=True)
     plan = [_HubFile(file.filename, file.file_size or 0, Path(file.local_path), file.will_download) for file in found]
     names = {file.name for file in plan}
-    if "config.json" not in names or not names & {SINGLE, INDEX}:
-        raise WeightsError(f"{name} has no config.json with {SINGLE} or {INDEX}; redraft reads only such checkpoints")
+    if LAST not in names or not names & {SINGLE, INDEX}:
+        raise WeightsError(f"{name} has no {LAST} with {SINGLE} or {INDEX}; redraft reads only such checkpoints")
     return plan
 
 
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(name, allow_patterns=list(WANTED)))
+    folder = Path(snapshot_download(name, allow_patterns=list(OTHERS)))
+    return Path(snapshot_download(name, revision=folder.name, allow_patterns=[LAST]))
 
 
 def _check_room(name: str, plan: Sequence[_HubFile]) -> None:

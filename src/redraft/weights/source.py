@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -168,7 +169,7 @@ def _read_headers(folder: Path) -> dict[str, Stored]:
 def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file name, from the index."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are also a ValueError
         raise WeightsError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     weight_map = found.get("weight_map") if isinstance(found, dict) else None
@@ -198,8 +199,26 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Store
     return found
 
 
+def check_names(path: Path) -> None:
+    """Raise WeightsError if two tensors of a safetensors file have one name: the parser would choose which is read."""
+    with path.open("rb") as file:
+        header = file.read(int.from_bytes(file.read(8), "little"))
+    try:
+        json.loads(header, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged ({error}); fetch it again") from None
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose names differ. Raises ValueError."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError(f"it has {Counter(name for name, _ in pairs).most_common(1)[0][0]} twice")
+    return found
+
+
 def _header(path: Path) -> list[Stored]:
     with _opened(path) as file:
+        check_names(path)
         found = []
         for name in file.offset_keys():  # in the order of the bytes, so that a disk is read from front to back
             part = file.get_slice(name)

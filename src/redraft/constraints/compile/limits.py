@@ -6,7 +6,7 @@ when time is up, and `compiling` says which part is being compiled.
 
 Compiling is Python, of which one thread runs at a time. So it takes turns (`turn`): the next slice goes to the caller
 that has had the least, and of its constraints to the one that has had the least; a small one waits for no large one.
-The clock of one that waits stands still.
+The clock of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from redraft.errors import BusyError, ConstraintError
+from redraft.errors import BusyError, ConstraintError, DeadlineError
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ MOST_PER_CALLER = 16
 CALLER: ContextVar[Hashable] = ContextVar("caller", default=None)
 """Who asks, where there are several; None is never too many."""
 
+UNTIL: ContextVar[float | None] = ContextVar("until", default=None)
+"""When the caller stops waiting for the answer, as `time.monotonic` counts."""
+
 
 @dataclass(eq=False)
 class _Turn:
@@ -70,23 +73,25 @@ class Turns:
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
-        """Within this it is compiled. Waits while another compiles the same. Raises BusyError for one too many."""
+        """Within this it is compiled. Waits while another compiles the same. Raises BusyError for one too many, and
+        DeadlineError, here or as it compiles, for one that waits for longer than its caller."""
         caller = CALLER.get()
         mine = _Turn(caller, name)
         with self._changed:
-            self._changed.wait_for(lambda: all(one.name != name for one in self._turns))
+            self._wait_for(lambda: all(one.name != name for one in self._turns))
             if caller is not None and sum(one.caller == caller for one in self._turns) >= MOST_PER_CALLER:
                 raise BusyError(f"{MOST_PER_CALLER} constraints of this client are being compiled; wait for them")
             self._turns.append(mine)
-            self._wait(mine)
         token = _TURN.set(mine)
         try:
+            with self._changed:
+                self._wait(mine)
             yield
         finally:
             _TURN.reset(token)
             with self._changed:
                 self._turns.remove(mine)
-                self._now = None
+                self._now = None if self._now is mine else self._now
                 self._changed.notify_all()
 
     def give_way(self, mine: _Turn) -> None:
@@ -102,9 +107,14 @@ class Turns:
 
     def _wait(self, mine: _Turn) -> None:
         began = time.monotonic()
-        self._changed.wait_for(lambda: self._now is None and self._next() is mine)
+        self._wait_for(lambda: self._now is None and self._next() is mine)
         self._now, mine.began = mine, time.monotonic()
         mine.waited += mine.began - began
+
+    def _wait_for(self, ready: Callable[[], bool]) -> None:
+        until = UNTIL.get()
+        if not self._changed.wait_for(ready, None if until is None else until - time.monotonic()):
+            raise DeadlineError("the time was up while the constraint waited to be compiled")
 
     def _next(self) -> _Turn:
         had = Counter[Hashable]()

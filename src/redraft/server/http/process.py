@@ -7,6 +7,7 @@ a second one       the end now, at the latest after LAST_SEC, whatever hangs
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -26,12 +27,16 @@ from redraft.operations.engine import Engine
 from redraft.server.http.app import create_app
 from redraft.server.http.connections import BACKLOG, guarded
 from redraft.server.http.log import Log
+from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
 
+Begun = Callable[["Server", str], None]
 Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine, and reports (elements placed, elements in all)."""
 
 POLL_SEC, LAST_SEC = 0.05, 3.0
+TRIM_SEC = 5.0
+"""How often memory that is not used any more goes back to the system."""
 SWITCH_SEC = 0.0005
 """How long a thread of Python holds its lock while others wait. A tenth of the usual: the event loop and the engine
 take it many times for each request, and a constraint that is being compiled never lets go by itself."""
@@ -53,18 +58,31 @@ def serve(
     Raises RequestError if the address cannot be had, and whatever loading raises.
     """
 
-    sys.setswitchinterval(SWITCH_SEC)
-
     def begun(server: Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
+    threading.Thread(target=_keep_trimming, daemon=True).start()
     run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
 
 
-def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[Server, str], None]) -> None:
-    """Serve an application until a signal. `begun` is called with the server and its URL when the socket listens.
+def trim() -> None:
+    """Give back what the C library keeps of freed memory, once for each thread that ever used some: a few large bodies
+    left a process twice as large for good. Other libraries than glibc do so themselves."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _keep_trimming() -> None:
+    while True:
+        time.sleep(TRIM_SEC)
+        trim()
+
+
+def run(app: ASGIApp, service: Service | Relay, host: str, port: int, begun: Begun, last_sec: float = LAST_SEC) -> None:
+    """Serve an application until a signal. `begun` is called with the server and its URL when the socket listens;
+    `last_sec` is what a process has left after a second signal.
 
     Raises RequestError for an address that cannot be had, and the failure of the service.
     """
@@ -86,7 +104,7 @@ def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[S
     server = Server(config, service)
     try:
         begun(server, f"http://{name}:{listening.getsockname()[1]}")
-        with _second_signal():
+        with _second_signal(last_sec):
             server.run(sockets=[listening])
     finally:
         listening.close()
@@ -95,7 +113,7 @@ def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[S
 
 
 @contextlib.contextmanager
-def _second_signal() -> Iterator[None]:
+def _second_signal(last_sec: float) -> Iterator[None]:
     """Within this, a second signal ends the process even if its event loop or its end hangs: the system writes the
     number of each signal to a socket, and a thread counts them."""
     if threading.current_thread() is not threading.main_thread():
@@ -111,7 +129,7 @@ def _second_signal() -> Iterator[None]:
             seen += sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
         reading.close()
         if seen >= 2:
-            time.sleep(LAST_SEC)
+            time.sleep(last_sec)
             os._exit(1)
 
     threading.Thread(target=count, daemon=True).start()
@@ -155,6 +173,7 @@ def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engin
 
 def begin(engine: Engine) -> None:
     """Start the loop, and run one short answer: the first forward of a process is slower than all others."""
+    sys.setswitchinterval(SWITCH_SEC)
     engine.loop.start()
     engine.run(Request([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
 
@@ -162,7 +181,7 @@ def begin(engine: Engine) -> None:
 class Server(uvicorn.Server):
     """uvicorn, with a way to stop that lets the socket answer 503 while answers finish."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service | Relay) -> None:
         super().__init__(config)
         self.service = service
 

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
+from redraft.errors import RedraftError
 from redraft.server.http.errors import ApiError
-from redraft.server.http.limits import ServerLimits
 from redraft.server.http.metrics import merged
 from redraft.server.http.middleware import answer
 from redraft.server.http.places import blocks_of
+from redraft.server.http.service import STOPPING, Phase
+from redraft.server.http.settings import Settings
 from redraft.server.http.sse import DONE, line_of
 
 Ask = Callable[[Mapping[str, Any], bytes, Sequence[bytes]], AsyncGenerator[Sequence[Message], None]]
@@ -40,14 +42,23 @@ NONE_YET = ApiError(503, "no replica answers yet; try again soon", code="loading
 class Relay:
     """The application. `lost` are the errors of a replica that is gone, `figures` the figures of each by its name."""
 
+    phase: Phase = "ready"
+    failure: RedraftError | None = None
+    under_way = 0
+
     def __init__(
         self,
         ask: Ask,
         lost: tuple[type[BaseException], ...],
         figures: Callable[[], Awaitable[Mapping[str, bytes]]],
-        limits: ServerLimits,
+        settings: Settings,
     ) -> None:
-        self._ask, self._lost, self._figures, self._limits = ask, lost, figures, limits
+        self._ask, self._lost, self._figures = ask, lost, figures
+        self.settings, self._limits = settings, settings.limits
+
+    def drain(self) -> None:
+        """Refuse new requests."""
+        self.phase = "draining"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -55,6 +66,8 @@ class Relay:
             return
         try:
             body = await self._body(receive)
+            if self.phase == "draining":
+                raise STOPPING
         except ApiError as refusal:
             await answer(refusal)(scope, receive, send)
             return
@@ -62,11 +75,13 @@ class Relay:
             return
         answering = asyncio.create_task(self._answer(scope, body, _Reply(send)))
         leaving = asyncio.create_task(_gone(receive))
+        self.under_way += 1
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 answering.result()
         finally:
+            self.under_way -= 1
             answering.cancel()
             leaving.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
-from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, time_limit
+from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, UNTIL, time_limit
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
@@ -23,6 +24,8 @@ from redraft.server.http.settings import Settings
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 Phase = Literal["loading", "ready", "draining", "failed"]
+
+STOPPING = ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
 
 
 class Service:
@@ -46,6 +49,7 @@ class Service:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, seconds = copy_context(), self.settings.limits.request_sec
         context.run(CALLER.set, _caller(request))
+        context.run(UNTIL.set, time.monotonic() + seconds)
 
         def timed() -> T:
             with time_limit(replace(DEFAULT_LIMITS, seconds=seconds)):  # compiling takes no longer than an answer may
@@ -96,7 +100,7 @@ class Service:
     def enter(self, answers: int, request: Request | None) -> ExitStack:
         """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
         if self.phase == "draining":
-            raise ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
+            raise STOPPING
         key = None if request is None else request.scope["state"].get("key")
         return self.admission.enter(answers, key)
 

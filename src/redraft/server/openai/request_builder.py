@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from redraft.constraints.compile.limits import UNTIL
 from redraft.diffusion.presets import WIDTHS
 from redraft.engine.request import Request, ResolvedRequest
 from redraft.engine.resolve import canvas_width
-from redraft.errors import ConstraintError, RequestError
+from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.images.prompt import Prompt
 from redraft.options import Options, option_table
 from redraft.server.http.errors import api_error, unsupported
@@ -87,7 +89,7 @@ class RequestBuilder:
             thinking = constraint is not None and constraint.thinking
             for prompt in prompts:
                 whole = prompt if isinstance(prompt, Prompt) else Prompt(tuple(prompt))
-                own = self._clipped(options, len(whole.tokens))
+                own = _timely(self._clipped(options, len(whole.tokens)))
                 one = self.engine.resolve(Request(whole, own, thinking=thinking, constraint=language))
                 found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
         except ConstraintError as error:
@@ -108,6 +110,16 @@ class RequestBuilder:
         widths = (1,) if options.causal else (options.canvas or model.canvas_length, *WIDTHS)
         most = max((tokens for width in widths if fits(tokens := free // width * width)), default=asked)
         return replace(options, max_tokens=most, min_tokens=min(options.min_tokens, most))
+
+
+def _timely(options: Options) -> Options:
+    """The options of an answer whose prompt and constraint have had some of its time. Raises DeadlineError."""
+    until = UNTIL.get()
+    if until is None or options.deadline_sec is None:
+        return options
+    if (left := until - time.monotonic()) <= 0:
+        raise DeadlineError("the time was up before the answer began")
+    return replace(options, deadline_sec=min(options.deadline_sec, left))
 
 
 def _biases(sent: dict[str, float]) -> tuple[tuple[int, float], ...]:
