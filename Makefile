@@ -40,7 +40,7 @@ lint:
 SHAPED := redraft.cache,redraft.constraints,redraft.diffusion,redraft.engine.reading,redraft.engine.runner,redraft.model
 
 typed:
-	$(BIN)/pytest -m typed --jaxtyping-packages=$(SHAPED),beartype.beartype `grep -rl --include='*.py' 'mark[.]typed' tests`
+	$(BIN)/pytest -m "typed and not slow" --jaxtyping-packages=$(SHAPED),beartype.beartype `grep -rl --include='*.py' 'mark[.]typed' tests`
 
 fast:
 	$(PYTEST) -m "not typed and not gpu and not slow"

@@ -63,7 +63,7 @@ One model on several GPUs is not supported. Start one server on each GPU instead
 On a GPU a layer is fifteen launches, however many sequences its rows belong to (`src/redraft/model/gpu/layer.py`).
 A whole step of the 26B model takes fewer than 600 launches for one canvas and fewer than 800 for eight; images
 included. `tests/unit/test_launches.py` counts them. Their time is not measured. What the compiler makes of
-each kernel for compute 8.0 to 12.0, with its registers, shared memory and matrix units, is in the record
+each kernel, with its registers, shared memory and matrix units, is in the record
 [kernels-compiled](../bench/records/kernels-compiled.json).
 
 A step is decided by a few numbers per position: argmax, sample, entropy, and the largest probabilities if a rule needs

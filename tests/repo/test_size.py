@@ -9,15 +9,15 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_200, TESTS: 28_450}
+WHOLE_WALLS = {SOURCE: 43_320, TESTS: 28_850}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_040,
+    "core": 10_045,
     "images": 670,
-    "model/gpu": 1_800,
-    "weights": 3_150,
+    "model/gpu": 1_815,
+    "weights": 3_215,
     "constraints": 5_805,
     "tasks": 2_580,
     "tune": 2_950,

@@ -9,7 +9,7 @@ checkpoints (`weights/layouts.py`) are loaded as they are; a plain one can be pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import TILED_OUTER, PackedMatrix, can_tile, tile
 from redraft.model.moe import PackedExperts
+from redraft.model.packed import Packed
 from redraft.model.rows import IMAGE_ATTENTION
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -80,7 +81,7 @@ def load_model(
     if layout.formats and plan:
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
     _check_headers(source, layout, config.model, report)
-    kept = {} if plan else source.kept(wanted)
+    kept: Formats = {} if plan else source.kept(wanted)
     packed = layout.formats or kept or formats(config.model, plan)
     if plan is None and (blocks := source.blocks(packed, wanted)):
         size = footprint(config.model, dtype, packed).fixed / GIGABYTE
@@ -198,10 +199,14 @@ def _fill(
     names = {*slots, *pieces}
     done, total = 0, sum(math.prod(source.tensors[name].shape) for name in names)
     whole = ((source.tensors[name], source.read_packed(name)) for name in sorted(blocks))
-    read: Iterator[tuple[Stored, Any]] = chain(whole, source.stream(names - blocks))
-    for stored, tensor in read:
+    stream: Iterable[tuple[Stored, Tensor | Packed]] = chain(whole, source.stream(names - blocks))
+    for stored, tensor in stream:
         name = stored.name
-        placed = filler.place_slot(slots[name], tensor) if name in slots else filler.place_piece(pieces[name], tensor)
+        if name in slots:
+            placed = filler.place_slot(slots[name], tensor)
+        else:
+            assert isinstance(tensor, Tensor), "pieces are no blocks"
+            placed = filler.place_piece(pieces[name], tensor)
         # Checked after the cast, on the model's device: this also finds an overflow in the cast.
         if placed.is_floating_point() and not _is_finite(placed):
             raise WeightsError(f"{stored.file}: {name} holds NaN or infinity; fetch or make the weights again")

@@ -63,7 +63,7 @@ class WeightSource:
         """The formats of our tensors that are stored whole in quantised blocks and kept so."""
         return {}
 
-    def blocks(self, packed: Container[str], wanted: Sequence[Slot]) -> tuple[str, ...]:
+    def blocks(self, packed: Mapping[str, Format], wanted: Sequence[Slot]) -> tuple[str, ...]:
         """Kinds of quantised blocks that are unpacked as they are read, by name."""
         return ()
 
