@@ -161,14 +161,14 @@ def score(wanted: str, answer: str) -> tuple[int, int]:
         lines, read = wanted.split("\n"), answer.strip().split("\n")
         cells = [(i, j) for i, line in enumerate(lines) for j in range(len(line))]
         right = sum(i < len(read) and read[i][j : j + 1] == lines[i][j] for i, j in cells)
-        return right - (len(answer.strip()) > len(wanted)), len(cells)  # a cell too many is a mistake, too
+        return max(0, right - (len(answer.strip()) > len(wanted))), len(cells)  # a cell too many is a mistake, too
     fields = fields_of(json.loads(wanted))
     try:
         found = fields_of(json.loads(answer))
     except (ValueError, TypeError, KeyError, AttributeError):
         return 0, len(fields)
     right = sum(found.get(name) == value for name, value in fields.items())
-    return right - (len(found) > len(fields)), len(fields)  # and so is an item that nobody bought
+    return max(0, right - (len(found) > len(fields))), len(fields)  # and so is an item that nobody bought
 
 
 def fields_of(receipt: dict[str, Any]) -> dict[str, Any]:
