@@ -23,6 +23,7 @@ import triton.language as tl
 
 from redraft.model.gpu.tiles import (
     EIGHT,
+    HOPPER,
     INT4_CODES,
     PLAIN,
     Tile,
@@ -194,7 +195,8 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
 
     Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5. Where
     shared memory has no room for two stages of the first product (99 KiB, RTX cards), its tile is half as large: with
-    one stage nothing is loaded ahead, and registers spill.
+    one stage nothing is loaded ahead, and registers spill. So do they for codes in 128 rows where a card has smaller
+    matrix units than Hopper's, whose sums are in the same registers.
     """
     kind = kind_of(weight)
     most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
@@ -204,8 +206,10 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
         return Tile(block, 64, inner), Tile(block, 128, inner)
     wide = Tile(block, 128, inner, warps=8, stages=3)
     device = (weight.codes if isinstance(weight, Packed) else weight).device
-    two = 2 * stage_bytes(kind, wide, dtype.itemsize, 2) <= shared_memory(device)
-    return wide if two else replace(wide, out=64), wide
+    memory = shared_memory(device)
+    two = 2 * stage_bytes(kind, wide, dtype.itemsize, 2) <= memory
+    spills = kind != PLAIN and block == _MOST and memory < HOPPER
+    return replace(wide, out=64) if spills or not two else wide, wide
 
 
 def _blocks(chosen: Int[Tensor, "rows choices"], experts: int, rows: int) -> tuple[Tensor, ...]:
