@@ -103,7 +103,7 @@ def judged(what: str, found: dict[str, GuessesAt], name: str) -> tuple[dict[str,
     for label, at in (("as they are", 1.0), ("at the fitted temperature", temperature)):
         guesses = found["held_out"](at)
         error, nats, right = calibration_error(guesses), surprise(guesses), share([one.right for one in guesses])
-        told = sum(one.told for one in guesses) / len(guesses)
+        told = sum(one.probability for one in guesses) / len(guesses)
         figures[label] = {
             "count": len(guesses),
             "right": right,

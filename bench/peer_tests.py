@@ -75,22 +75,25 @@ def main() -> int:
     )
     if folder is None:
         raise RecordError(f"{arguments.unpacked} has no {TESTS}; unpack llama.cpp's sources there")
-    figures = dict(outcomes(folder / TESTS))
-    counts = Counter(one["outcome"] for one in figures.values())
-    said = ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "not applicable"))
-    for name, one in figures.items():
-        if one["outcome"] == "failed":
-            print(f"{name}: {one['why']}")
-    record = new_record(
-        "peers-llamacpp",
-        workload={"model": "nano-sudoku", "tests": str(TESTS), "files": len(list((folder / TESTS).glob("unit/*.py")))},
-        figures=figures,
-        summary=[("llama.cpp's own server tests against a server on nano-sudoku", said)],
-    )
-    print(record)
-    if arguments.record is not None:
-        write_record(record, arguments.record)
+    workload = {"model": "nano-sudoku", "tests": str(TESTS), "files": len(list((folder / TESTS).glob("unit/*.py")))}
+    what = "llama.cpp's own server tests against a server on nano-sudoku"
+    report("peers-llamacpp", what, dict(outcomes(folder / TESTS)), workload, arguments.record)
     return 0
+
+
+def report(
+    name: str, what: str, figures: dict[str, dict[str, str]], workload: dict[str, Any], file: Path | None
+) -> None:
+    """Print why tests failed and how many did, and keep it as a record if there is a file for it."""
+    counts = Counter(one["outcome"] for one in figures.values())
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "not applicable"))
+    for test, one in figures.items():
+        if one["outcome"] == "failed":
+            print(f"{test}: {one['why']}")
+    record = new_record(name, workload=workload, figures=figures, summary=[(what, said)])
+    print(record)
+    if file is not None:
+        write_record(record, file)
 
 
 def outcomes(tests: Path) -> Iterator[tuple[str, dict[str, str]]]:

@@ -201,9 +201,9 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     nats = field_entropy(engine.text, done) if held else {}
     guessed = bool(held and guesses(schema_of(example.prompt), example.prompt.partition("\n")[2], done.text, nats))
     named = wanted if held and isinstance(wanted, dict) else {}
-    told = field_confidence(engine.text, done) if named else {}
+    sure = field_confidence(engine.text, done) if named else {}
     values = tuple(
-        Guess(told[f"/{name}"], judge({name: value}, got) == 1.0) for name, value in named.items() if f"/{name}" in told
+        Guess(sure[f"/{name}"], judge({name: value}, got) == 1.0) for name, value in named.items() if f"/{name}" in sure
     )
     return Answered(
         example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, guessed, values
@@ -234,7 +234,7 @@ def believed(found: dict[str, list[Answered]]) -> dict[str, Any]:
 
     def at(groups: Sequence[str], temperature: float) -> list[Guess]:
         every = [guess for group in groups for each in found[group] for guess in each.values]
-        return [Guess(guess.told ** (1 / temperature), guess.right) for guess in every]
+        return [Guess(guess.probability ** (1 / temperature), guess.right) for guess in every]
 
     temperature = fitted(lambda temperature: at([FITTED], temperature))
     figures: dict[str, Any] = {"temperature": round(temperature, 3)}

@@ -20,7 +20,7 @@ COLDEST, WARMEST = 0.05, 20.0
 class Guess:
     """The probability that was reported, and whether it came true."""
 
-    told: float
+    probability: float
     right: bool
 
 
@@ -35,11 +35,11 @@ class Bin:
 
 def reliability(guesses: Sequence[Guess], bins: int = BINS) -> list[Bin]:
     """Guesses in bins of equal count, the least probable first; fewer bins if there are not enough guesses."""
-    ordered = sorted(guesses, key=lambda guess: guess.told)
+    ordered = sorted(guesses, key=lambda guess: guess.probability)
     cuts = [len(ordered) * i // bins for i in range(bins + 1)]
     parts = [ordered[low:high] for low, high in itertools.pairwise(cuts) if high > low]
     return [
-        Bin(len(part), sum(one.told for one in part) / len(part), sum(one.right for one in part) / len(part))
+        Bin(len(part), sum(one.probability for one in part) / len(part), sum(one.right for one in part) / len(part))
         for part in parts
     ]
 
@@ -53,7 +53,7 @@ def calibration_error(guesses: Sequence[Guess], bins: int = BINS) -> float:
 def surprise(guesses: Sequence[Guess]) -> float:
     """Mean nats by which the outcomes surprise one who believes the probabilities: lower is better, and honest."""
     least = 1e-9  # a certainty that was wrong is not worth infinitely much
-    nats = [-math.log(max(least, one.told if one.right else 1 - one.told)) for one in guesses]
+    nats = [-math.log(max(least, one.probability if one.right else 1 - one.probability)) for one in guesses]
     return sum(nats) / max(1, len(nats))
 
 

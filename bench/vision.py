@@ -65,7 +65,7 @@ class Read:
     pictures: int
     forwards: float
 
-    def told(self, part: str, picture: str) -> str:
+    def claim(self, part: str, picture: str) -> str:
         """One claim."""
         whole = f"{self.whole / self.pictures:.1%} of {picture}"
         return f"{self.right / self.parts:.1%} of {part}, {whole}, {self.forwards:.1f} forwards each"
@@ -115,7 +115,7 @@ def measure(engine: Engine, nats: dict[str, float], arguments: argparse.Namespac
     said = []
     for label, each in found.items():
         what = label.partition(",")[0]
-        said.append((f"nano-vision, {each.pictures} held-out {label}: read right", each.told(PARTS[what], what)))
+        said.append((f"nano-vision, {each.pictures} held-out {label}: read right", each.claim(PARTS[what], what)))
     off = ", ".join(f"{each.right / each.parts:.1%} by {n}" for n, each in moved.items())
     return new_record(
         "nano-vision",

@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from command import served
+from peer_tests import report
 from redraft.errors import RecordError
-from redraft.measure.record import check_place, new_record, write_record
+from redraft.measure.record import check_place
 from redraft.weights.source import locate
 
 TESTS = Path("tests/entrypoints")
@@ -78,21 +78,9 @@ def main() -> int:
         check_place(arguments.record)
     if not (arguments.unpacked / TESTS).is_dir():
         raise RecordError(f"{arguments.unpacked} has no {TESTS}; unpack vLLM's sources there")
-    figures = dict(outcomes(arguments.unpacked, arguments.model))
-    counts = Counter(one["outcome"] for one in figures.values())
-    said = ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "not applicable"))
-    for name, one in figures.items():
-        if one["outcome"] == "failed":
-            print(f"{name}: {one['why']}")
-    record = new_record(
-        "peers-vllm",
-        workload={"model": arguments.model, "tests": str(TESTS), "version": _version(arguments.unpacked)},
-        figures=figures,
-        summary=[(f"vLLM's own entry-point tests against a server on {arguments.model}", said)],
-    )
-    print(record)
-    if arguments.record is not None:
-        write_record(record, arguments.record)
+    workload = {"model": arguments.model, "tests": str(TESTS), "version": _version(arguments.unpacked)}
+    what = f"vLLM's own entry-point tests against a server on {arguments.model}"
+    report("peers-vllm", what, dict(outcomes(arguments.unpacked, arguments.model)), workload, arguments.record)
     return 0
 
 

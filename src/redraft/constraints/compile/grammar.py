@@ -18,8 +18,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llguidance.gbnf_to_lark import gbnf_to_lark
-
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder, Part
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, check_time, compiling, time_limit
@@ -82,6 +80,8 @@ def _of_gbnf(grammar: str) -> str:
     """The same grammar in Lark's notation. Raises ConstraintError."""
     if len(grammar) > GBNF_CHARS:
         raise ConstraintError(f"the grammar has {len(grammar)} characters; in GBNF {GBNF_CHARS} are read, shorten it")
+    from llguidance.gbnf_to_lark import gbnf_to_lark  # imported here: every start would pay for it
+
     try:
         found = gbnf_to_lark(grammar)
     except Exception as error:  # the library raises bare ones, and whatever a torn grammar leads to

@@ -20,7 +20,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.metrics import merged
 from redraft.server.http.middleware import answer
 from redraft.server.http.places import blocks_of
-from redraft.server.http.service import STOPPING, Phase
+from redraft.server.http.service import Phase, stopping
 from redraft.server.http.settings import Settings
 from redraft.server.http.sse import DONE, line_of
 
@@ -67,7 +67,7 @@ class Relay:
         try:
             body = await self._body(receive)
             if self.phase == "draining":
-                raise STOPPING
+                raise stopping()
         except ApiError as refusal:
             await answer(refusal)(scope, receive, send)
             return

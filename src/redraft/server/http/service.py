@@ -25,7 +25,10 @@ T = TypeVar("T")
 Given = TypeVarTuple("Given")
 Phase = Literal["loading", "ready", "draining", "failed"]
 
-STOPPING = ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
+
+def stopping() -> ApiError:
+    """The refusal of a server that is being ended. New each time: an exception keeps the frames of every raise."""
+    return ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
 
 
 class Service:
@@ -100,7 +103,7 @@ class Service:
     def enter(self, answers: int, request: Request | None) -> ExitStack:
         """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
         if self.phase == "draining":
-            raise STOPPING
+            raise stopping()
         key = None if request is None else request.scope["state"].get("key")
         return self.admission.enter(answers, key)
 
