@@ -232,13 +232,20 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
     await asyncio.sleep(SETTLE_SEC)
     async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
         before = await state(http, pid)
+    meanwhile: list[float] = []
+
+    def sampled(what: str, number: int, of: int) -> None:
+        if number * 10 >= of * len(meanwhile):
+            meanwhile.append(round(resident_mib(process=pid) or 0.0, 1))
+        report(what, number, of)
+
     async with (
         httpx2.AsyncClient(base_url=url, timeout=120) as http,
         httpx2.AsyncClient(base_url=url, timeout=120) as other,
     ):
         watching = asyncio.create_task(bystander(other, over))
         began = time.monotonic()
-        seen = await attack(http, cases, count, report)
+        seen = await attack(http, cases, count, sampled)
         seconds = time.monotonic() - began
         over.set()
         noticed = await watching
@@ -255,6 +262,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
         "bystander_quiet_ms": {name: percentiles_ms(times, 50, 99) for name, times in quiet.items()},
         "bystander_ms": {name: percentiles_ms(times, 50, 99) for name, times in noticed.items()},
         "resident_mib": [round(before[0], 1), round(after[0], 1)],
+        "resident_mib_each_tenth": meanwhile,
         "kept_prefixes_mib": [round(before[1], 1), round(after[1], 1)],
         "descriptors": [before[2], after[2]],
     }
