@@ -7,9 +7,10 @@ endpoint its bounds and their neighbours, the edges of number formats, what is n
 unpaired surrogates and null; half of the requests have two such fields. They run AT_ONCE at a time, on a server that
 gives an answer one second. Meanwhile a bystander asks plain requests, and /live.
 
-A tenth as many come before it: the server's caches are warm then, and the bystander is asked alone ("quiet"). What must
-hold, or the exit code is 1: no status of 500 and above but those promised; no request over MOST_SEC and SLOWER quiet
-p99s, for a busy machine is slow; the bystander's p99 under SLOWER times its quiet one; resident memory, without the
+Half as many come before it: the server's caches are full then (its memory grows over the first 7,500 of them, and no
+more), and the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and above but
+those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's p99 under
+SLOWER times its quiet one, where a ninth of the machine would be its share; resident memory, without the
 prefixes that the server keeps up to a bound of its own, back within GROWN; and no descriptor left open.
 """
 
@@ -227,7 +228,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
     """The figures of `count` hostile requests: a quiet bystander, the attack, and what is left behind it."""
     cases, over = bodies(Random(f"hostile {seed}")), asyncio.Event()
     async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
-        await attack(http, cases, max(50, count // 10), silent)
+        await attack(http, cases, max(50, count // 2), silent)
         quiet = await bystander(http, over, most=100)
     await asyncio.sleep(SETTLE_SEC)
     async with httpx2.AsyncClient(base_url=url, timeout=120) as http:

@@ -227,6 +227,7 @@ class Counted:
     commit_rows: int = 0
     step: int = 0
     waits: bool = False
+    caller: object = None
 
     @property
     def prompt_chunk(self) -> int:
@@ -252,6 +253,26 @@ def test_the_oldest_request_is_never_passed_over() -> None:
         assert batch[0].sequence.number == 0
         ran(batch)
         scheduler.check()
+
+
+def test_a_short_request_rides_beside_long_ones_and_beside_many_of_one_caller() -> None:
+    """Where a forward has room for two canvases of 32, and for the short one: neither six callers' long ones, whose
+    forwards would have no room for it, nor forty short ones of one caller keep it waiting for a turn."""
+    for others in (
+        [Counted(number, 0, width=32, caller=number) for number in range(6)],
+        [Counted(number, 0, width=16, caller="one") for number in range(40)],
+    ):
+        scheduler = Scheduler[Counted](max_rows=64, max_running=64, max_waiting=64)
+        short = Counted(99, 0, width=16, caller="another")
+        for one in (*others, short):
+            scheduler.add(one)
+        scheduler.admit()
+        for _ in range(4):
+            batch = scheduler.next()
+            assert [piece.sequence for piece in batch[:2]] == [others[0], short]
+            assert sum(piece.rows for piece in batch) <= 64
+            ran(batch)
+            scheduler.check()
 
 
 @pytest.mark.parametrize("max_running", [1, 3, 8])

@@ -55,10 +55,11 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
         {"messages": TURN, "seed": 3},
         {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "record\n", "max_tokens": 4}},
         {"prompt": "record\n", "max_tokens": 4, "seed": 2},
+        {"custom_id": "e", "body": body | {"seed": 0}},  # the body says which url it is for
     ]
     found = run(rows)
-    assert [line["custom_id"] for line in found] == ["a", "2", "c", "4"]
-    assert [said(line) for line in found[:2]] == [ANSWER, ANSWER]
+    assert [line["custom_id"] for line in found] == ["a", "2", "c", "4", "e"]
+    assert [said(line) for line in (found[0], found[1], found[4])] == [ANSWER] * 3
     assert said(found[2]) == said(found[3]), "row 3 has the seed 0 + 2"
     assert found[1]["response"]["body"]["choices"][0]["canvas"]["seed"] == 3
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -17,6 +18,7 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, eventually
 
 from redraft.server.http import connections
+from redraft.server.http.process import listen
 
 PATH = "/v1/chat/completions"
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -30,10 +32,19 @@ FEW = """
 import resource, sys
 from redraft.__main__ import main
 from redraft.server.http import connections
+from redraft.server.http.process import listen
 connections.IDLE_SEC, connections.HEAD_SEC, connections.BODY_SEC = {deadlines}
 resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
 sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet", "--model", "nano-sudoku", "--name", "nano"]))
 """
+
+
+def test_an_answer_does_not_wait_for_its_head_to_be_acknowledged() -> None:
+    """Head and body are two writes: without this the second waits some 40 ms for the reader's acknowledgement."""
+    with closing(listen("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+        ours, _ = listening.accept()
+        with ours:
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def begun(files: int, *deadlines: float) -> Process:

@@ -13,7 +13,7 @@ import redraft
 from redraft.__main__ import main
 from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
 from redraft.engine.loop import Loop
-from redraft.engine.settings import LoopConfig
+from redraft.engine.settings import LoopConfig, default_rows
 from redraft.errors import RequestError
 from redraft.measure import knee
 from redraft.weights.source import locate
@@ -29,11 +29,17 @@ def rows(loop: LoopConfig | None = None, plan: str | None = None) -> int:
     return redraft.load("nano-sudoku", loop=loop, plan=plan).loop.scheduler.max_rows
 
 
-def test_a_forward_takes_a_dozen_canvases_where_nobody_has_measured() -> None:
-    """A fixed number of rows was one canvas per forward for a model whose canvas is long."""
-    assert rows() == 12 * 256
-    short = tiny_model(replace(tiny_config(), canvas_length=32))
-    assert Loop(short).scheduler.max_rows == 12 * 32
+def test_a_forward_takes_as_many_canvases_as_fill_the_experts_where_nobody_has_measured() -> None:
+    """By hand: nano's experts see half of the rows, the 26B model's one in sixteen; more than a dozen never go."""
+    assert rows() == 2 * 256
+    tiny = tiny_config()
+    sparse = replace(tiny, canvas_length=32)
+    most = 12 * 32
+    assert default_rows(replace(sparse, canvas_length=256, num_experts=8, top_k_experts=1), "cpu") == 8 * 256
+    assert default_rows(replace(sparse, num_experts=128, top_k_experts=8), "cpu") == most
+    assert default_rows(replace(sparse, num_experts=4, top_k_experts=4), "cuda") == most
+    short = tiny_model(replace(tiny, canvas_length=32))
+    assert Loop(short).scheduler.max_rows == default_rows(short.config, "cpu")
 
 
 def test_a_knee_that_bench_measured_is_used_by_the_next_load(
@@ -59,7 +65,7 @@ def test_a_knee_belongs_to_a_checkpoint_a_format_a_device_and_threads(tmp_path: 
     write_knee(knee_key(nano, "float32", "cpu"), 77)
     assert rows() == 77
     assert read_knee(knee_key(nano, "bfloat16", "cpu")) is None
-    assert rows(plan="int8") == 3072, "int8 is faster, so its knee is elsewhere"
+    assert rows(plan="int8") == 512, "int8 is faster, so its knee is elsewhere"
     write_knee(knee_key(nano, "float32", "cpu", "int8"), 88)
     assert (rows(plan="int8"), rows()) == (88, 77)
     torch.set_num_threads(2)

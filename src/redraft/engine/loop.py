@@ -29,7 +29,7 @@ from redraft.engine.runner import Batch, Runner
 from redraft.engine.scheduler import Scheduler
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
-from redraft.engine.settings import DEFAULT_CANVASES, DEFAULT_LOOP, LoopConfig
+from redraft.engine.settings import DEFAULT_LOOP, LoopConfig, default_rows
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text
@@ -51,7 +51,7 @@ class Loop:
         *,
         text: Text | None = None,
     ) -> None:
-        rows = DEFAULT_CANVASES * model.config.canvas_length if config.max_rows is None else config.max_rows
+        rows = default_rows(model.config, model.device.type) if config.max_rows is None else config.max_rows
         graphs = model.device.type == "cuda" if config.graphs is None else config.graphs
         if graphs and model.device.type != "cuda":
             raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
@@ -107,6 +107,7 @@ class Loop:
             deadline=None if request.deadline_sec is None else began + request.deadline_sec,
             behind=None if behind is None else behind.sequence,
         )
+        sequence.caller = sequence if scope is None else scope
         handle = Handle(self, sequence, scope=scope, text=self.text, drafts=drafts, inbox=inbox, key=key)
         sequence.deliver = handle.deliver
         self.admission.check(sequence)

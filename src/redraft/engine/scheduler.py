@@ -13,6 +13,7 @@ where a forward has room for one canvas, behind all before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -43,6 +44,10 @@ class Counts(Protocol):
     @property
     def number(self) -> int:
         """Counts the loop's requests."""
+
+    @property
+    def caller(self) -> object:
+        """Whose it is: one caller may have many, as a search for the best of several gaps has."""
 
     @property
     def prompt_left(self) -> int:
@@ -111,12 +116,18 @@ class SchedulingPolicy(Protocol):
 
 @dataclass(frozen=True)
 class Mixed:
-    """Canvases first, whatever their step; prompt chunks fill what is left. The default."""
+    """The oldest, then by turns: each caller's first sequence before anybody's second; of these those with the fewest
+    rows, so that a short request never waits for long ones; among equals canvases before prompt chunks, then the
+    oldest. The default."""
 
     def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
-        order = sorted(ready, key=lambda one: phase_of(one) is Phase.PREFILL)
-        oldest = [one for one in ready[:1] if phase_of(one) is Phase.PREFILL]
-        return _fill([*oldest, *(one for one in order if one not in oldest)], max_rows)
+        seen: Counter[object] = Counter()
+        turns: list[tuple[int, int, bool, S]] = []
+        for one in ready:
+            turns.append((seen[one.caller], piece_of(one).rows, phase_of(one) is Phase.PREFILL, one))
+            seen[one.caller] += 1
+        behind = sorted(turns[1:], key=lambda turn: turn[:3])
+        return _fill([*ready[:1], *(turn[3] for turn in behind)], max_rows)
 
 
 @dataclass(frozen=True)

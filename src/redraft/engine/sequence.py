@@ -53,6 +53,7 @@ class Sequence(ABC):
                                                                 waits for
     finished    whether it has had its last event   unread      canvas rows in forwards that no token has come of
     starved     whether there was no memory for its last step; it waits until another request ends
+    caller      whose it is; by turns each caller's next one is run
 
     Once it is opened:
 
@@ -73,6 +74,7 @@ class Sequence(ABC):
     finished: bool = False
     unread: int = 0
     starved: bool = False
+    caller: object = None
 
     opened: bool = False
     read: int = 0

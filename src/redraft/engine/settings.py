@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from redraft.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -10,7 +13,7 @@ class LoopConfig:
     """Bounds: rows per forward, requests at a time, requests in the queue, bytes of kept prefixes, bytes in all.
 
     `max_rows` None is what `redraft bench --knee` measured for the checkpoint on this machine where `load` finds it
-    (engine/knee.py), else DEFAULT_CANVASES canvases. `prefix_bytes` None is room for a prompt of a few thousand tokens
+    (engine/knee.py), else `default_rows`. `prefix_bytes` None is room for a prompt of a few thousand tokens
     (engine/prefixes.py). `memory` bounds everything that the model takes on its device (engine/memory.py); None is all
     that is free there. `policy` says which requests go together. `graphs` lets a GPU repeat the steps of up to eight
     canvases as one graph; None does where it can, and goes on without where a graph cannot be recorded.
@@ -25,8 +28,25 @@ class LoopConfig:
     memory: int | None = None
 
 
-DEFAULT_CANVASES = 12
-"""Canvases in a forward where nobody has measured. It is beyond nano's knee on a CPU (bench/records/knee.json), for
-with more arithmetic to spare a device has its knee further on; `redraft bench --knee` says where."""
+MOST_CANVASES = 12
+"""Canvases in a forward where nobody has measured; `redraft bench --knee` says where more do not pay."""
+
+FULL_ROWS = 256
+"""Rows of one matrix from which a processor multiplies as fast as it can: more at a time make no row cheaper, and every
+request in the forward waits for all of them (nano's knee, bench/records/knee.json)."""
+
+
+def default_rows(config: ModelConfig, device: str) -> int:
+    """Rows of a forward on a device where nobody has measured: on a processor as many as fill the experts.
+
+    Of a sparse layer an expert's matrix sees k of E rows, so the 26B model (8 of 128) needs more canvases than nano (2
+    of 4), which has enough of them with two.
+    """
+    rows = config.canvas_length
+    if device != "cpu":
+        return MOST_CANVASES * rows
+    wanted = math.ceil(FULL_ROWS * config.num_experts / config.top_k_experts / rows)
+    return min(MOST_CANVASES, max(2, wanted)) * rows
+
 
 DEFAULT_LOOP = LoopConfig()

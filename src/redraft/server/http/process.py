@@ -151,6 +151,9 @@ def listen(host: str, port: int) -> socket.socket:
         why = why or getattr(error, "strerror", None) or str(error)
         raise RequestError(f"cannot listen on {host} port {port}: {why}; {remedy}") from None
     listening.set_inheritable(True)
+    # Connections inherit it. Else the body of an answer waits 40 ms for the reader to acknowledge its head, because
+    # asyncio, which would see to it, knows only sockets that were made with their protocol's number.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 

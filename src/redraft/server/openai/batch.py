@@ -33,13 +33,15 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
     """The path that a row asks for, and the body. Raises ApiError."""
     body = _object(row)
-    path = body.get("url", PATHS[0] if "messages" in body else PATHS[1])
-    if path not in PATHS:
-        raise ApiError(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
+    url = body.get("url")
     if "body" in body:
         body = body["body"]
     else:
         body = {key: value for key, value in body.items() if key not in ("custom_id", "method", "url")}
+    said = PATHS[0] if isinstance(body, dict) and "messages" in body else PATHS[1]
+    path = said if url is None else url
+    if path not in PATHS:
+        raise ApiError(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
     return path, {"seed": seed} | body if isinstance(body, dict) else body
 
 
