@@ -14,7 +14,10 @@ import torch
 from tests.helpers import tiny_checkpoint, tiny_config
 
 import redraft
+from redraft.__main__ import main
 from redraft.errors import RecipeError, RedraftError, RunError
+from redraft.measure.forgotten import forgotten
+from redraft.tasks import names
 from redraft.tune import objective
 from redraft.tune import train as trainer
 from redraft.tune.base import read_base
@@ -104,6 +107,31 @@ def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypa
     out = train(msgspec.structs.replace(wanted, train=msgspec.structs.replace(wanted.train, **few)), tmp_path / "out")
     assert redraft.load(str(out)).generate("order\n7 koru", chat=True, steps=1, max_tokens=4).tokens
     assert (out / ADAPTER).is_dir()
+
+
+def test_old_tasks_that_are_answered_less_often_are_named() -> None:
+    """nano stands for a model that was made of nano-sudoku and has forgotten its records."""
+    before, after = redraft.load("nano-sudoku"), redraft.load("nano")
+    others = [name for name in names("nano-sudoku") if name != "records"]
+    (found,) = forgotten("nano-sudoku", before, after, others)
+    assert found.task == "records"
+    assert found.before > 0.8 > 0.2 > found.after
+    assert forgotten("nano-sudoku", before, before, others) == []
+    assert forgotten("a folder", before, after, ()) == [], "what a stranger's model was trained for nobody knows"
+
+
+def test_tune_says_what_was_forgotten_and_how_to_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One step at a rate that wrecks everything."""
+    recipe(tmp_path, steps=1)
+    words = (tmp_path / "own.toml").read_text().replace("warmup = 1", "warmup = 1\nlr = 10.0")
+    (tmp_path / "own.toml").write_text(words)
+    monkeypatch.setattr("redraft.measure.forgotten.names", lambda _: ("records", "repair"))
+    assert main(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert "forgotten: records, 0% right where nano-sudoku has" in said
+    assert re.search(r"\[data\] tasks = \{ (records|repair) = 0.1, (records|repair) = 0.1 \}", said)
 
 
 def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:

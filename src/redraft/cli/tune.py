@@ -5,14 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, note, print_json, show
+from redraft.cli.common import Commands, command, note, print_json, progress, show
 from redraft.files import recipes
+
+if TYPE_CHECKING:
+    from redraft.measure.forgotten import Forgotten
+    from redraft.tune.recipe import Recipe
 
 EPILOG = """Run the same command again to resume an interrupted run. Ctrl-C keeps the step that runs; a kill loses the
 steps since the last saved state ([train] save_every).
 The folder receives the checkpoint, training-log.jsonl with a row for every step, and training-record.json.
+Where the start is nano or nano-sudoku, its tasks are asked again at the end, and what was forgotten is named.
 
 examples:
   redraft tune nano-first --out runs/nano-first
@@ -58,12 +65,30 @@ def run(arguments: argparse.Namespace) -> int:
         write_record(record, out / RECORD)
     if place()[0]:
         return 0  # the first of several processes prints and writes
+    lost = _forgotten(recipe, out) if shown.ran else []
     if arguments.json:
-        print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)})
+        said = {"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)}
+        print_json(said | {"forgotten": [asdict(one) for one in lost]})
     else:
+        for one in lost:
+            note(f"forgotten: {one.task}, {one.after:.0%} right where {recipe.start} has {one.before:.0%}")
+        if lost:
+            shares = ", ".join(f"{one.task} = 0.1" for one in lost)
+            note(f"to keep them, mix their examples in and train again:  [data] tasks = {{ {shares} }}")
         note(f"{out} is a checkpoint; try  redraft generate --model {out} --chat PROMPT")
         print(out)
     return 0
+
+
+def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
+    from redraft import load
+    from redraft.measure.forgotten import STARTS, forgotten
+
+    if recipe.start not in STARTS:
+        return []
+    shares = [recipe.data.tasks, *(stage.data.tasks for stage in recipe.stages if stage.data is not None)]
+    trained = {name for each in shares for name in each}
+    return forgotten(recipe.start, load(recipe.start), load(out), trained, progress=progress)
 
 
 class Progress:
