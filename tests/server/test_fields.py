@@ -129,9 +129,19 @@ def test_a_field_changes_something_or_is_refused(http: httpx2.Client, name: str)
         base = {key: value for key, value in base.items() if key != "max_tokens"}
     if name == "top_logprobs":
         base |= {"logprobs": True}
+    if name == "stream_options.continuous_usage_stats":
+        base |= {"stream_options": {"include_usage": True}}
     given = {**base.get(outer, {}), inner: CHANGES[name]} if inner else CHANGES[name]
     seeds = (0, 3, 4, 5) if name in SAMPLER else (1,)
     assert any(seen(http, base | {"seed": seed, outer: given}) != seen(http, base | {"seed": seed}) for seed in seeds)
+
+
+def test_no_chunk_has_usage_that_was_not_asked_for(http: httpx2.Client) -> None:
+    """As vLLM has it: `continuous_usage_stats` says how usage comes, `include_usage` whether."""
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    reply = http.post("/v1/chat/completions", json=BASE | {"stream": True, "stream_options": options})
+    assert reply.status_code == 200
+    assert '"usage":{' not in reply.text
 
 
 @pytest.mark.parametrize(

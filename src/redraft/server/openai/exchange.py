@@ -137,7 +137,7 @@ class Exchange:
         head, form, options = self.head.of(chunk=True), self.work.form, self.work.body.stream_options
         with_usage = options is not None and bool(options.include_usage)
         head |= {"usage": None} if with_usage else {}
-        running = options is not None and bool(options.continuous_usage_stats)
+        running = with_usage and options is not None and bool(options.continuous_usage_stats)
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
         begun = False

@@ -54,7 +54,9 @@ class StreamOptions(Body):
     inert = frozenset({"include_obfuscation"})
 
     include_usage: Flag | None = Field(default=None, description="a last chunk with the usage and no choices")
-    continuous_usage_stats: Flag | None = Field(default=None, description="the usage so far in every chunk")
+    continuous_usage_stats: Flag | None = Field(
+        default=None, description="with include_usage: the usage so far in every chunk"
+    )
 
 
 class CanvasOptions(Body):
