@@ -3,7 +3,7 @@
     python bench/soak.py --count 2000 --record bench/records/soak.json
 
 Among them are aborts at any moment, deadlines, refused options, listeners that raise, full queues, and answers of every
-size under every sampler rule, causal ones too. The scheduling policy changes every CHECK_EVERY ticks. The clock counts
+size under every sampler rule, causal ones too. The rows per forward change every CHECK_EVERY ticks. The clock counts
 ticks, so a seed repeats a soak exactly. What must hold is asserted:
 
     every accepted request ends once, with no event after its end, and never beyond its limit
@@ -33,7 +33,7 @@ from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
+from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.engine.settings import LoopConfig
 from redraft.errors import BusyError, RequestError, RunError
@@ -152,7 +152,7 @@ class Soak:
             self.ticks += 1
             if self.ticks % CHECK_EVERY == 0:
                 self._check()
-                self.loop.scheduler.policy = self.rng.choice(list(POLICIES.values()))
+                self.loop.scheduler.max_rows = self.rng.choice((256, 512, 3072))
                 progress("request", sent, self.count)
         self._check_end()
 

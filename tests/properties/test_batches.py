@@ -23,7 +23,7 @@ from redraft.engine.loop import Loop
 from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import POLICIES, Piece, Scheduler
+from redraft.engine.scheduler import Piece, Scheduler
 from redraft.engine.settings import LoopConfig
 from redraft.errors import BusyError
 from redraft.model.fused import fuse_layers
@@ -118,19 +118,17 @@ class Told:
     st.lists(st.tuples(shapes, st.integers(0, 6), st.none() | st.integers(1, 5)), min_size=1, max_size=6),
     st.integers(1, 700),
     st.integers(1, 4),
-    st.sampled_from(sorted(POLICIES)),
     st.sampled_from([4, 8]),
 )
 def test_every_batch_gives_what_each_request_has_alone(
     drawn: list[tuple[tuple[int, int, int, int, int | None, bool, Flow | None, dict[str, Any]], int, int | None]],
     max_rows: int,
     max_running: int,
-    policy: str,
     num_experts: int,
 ) -> None:
     """Drawn: (shape of a request, the tick it arrives at, how many ticks later it is aborted, if it is)."""
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
-    loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100, policy))
+    loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100))
     told = [Told() for _ in asked]
     handles: dict[int, Handle] = {}
     for tick in range(10_000):

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_320, TESTS: 28_850}
+WHOLE_WALLS = {SOURCE: 43_370, TESTS: 28_890}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,11 +22,11 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_640,
+    "server": 5_645,
     "operations": 2_015,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_750,
+    "cli": 4_770,
 }
 
 

@@ -63,7 +63,6 @@ class Loop:
             max_rows=rows,
             max_running=config.max_running,
             max_waiting=config.max_waiting,
-            policy=config.policy,
         )
         ledger = ledger_of(model, memory=config.memory, max_rows=rows, graphs=graphs)
         self.admission = Admission(self.scheduler, self.runner, ledger)

@@ -7,8 +7,8 @@ The unit of work is the row. A sequence asks for rows in one of two phases:
 
 Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, or beside an image that is there
 (`images/prompt.py`), never by what happens to fit, so that a request's forwards are the same whatever runs beside it.
-A `SchedulingPolicy` picks from what is ready, up to `max_rows`; the oldest sequence always goes, so every turn comes:
-where a forward has room for one canvas, behind all before it.
+`pick` takes from what is ready, up to `max_rows`; the oldest sequence always goes, so every turn comes: where a forward
+has room for one canvas, behind all before it.
 """
 
 from __future__ import annotations
@@ -106,41 +106,17 @@ def piece_of(sequence: S) -> Piece[S]:
     return Piece(sequence, sequence.prompt_left + sequence.commit_rows, sequence.width)
 
 
-@runtime_checkable
-class SchedulingPolicy(Protocol):
-    """Picks the next forward."""
-
-    def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
-        """Pieces of some sequences, given in order of arrival; at least one if there are any."""
-
-
-@dataclass(frozen=True)
-class Mixed:
+def pick(ready: list[S], max_rows: int) -> Batch[S]:
     """The oldest, then by turns: each caller's first sequence before anybody's second; of these those with the fewest
     rows, so that a short request never waits for long ones; among equals canvases before prompt chunks, then the
-    oldest. The default."""
-
-    def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
-        seen: Counter[object] = Counter()
-        turns: list[tuple[int, int, bool, S]] = []
-        for one in ready:
-            turns.append((seen[one.caller], piece_of(one).rows, phase_of(one) is Phase.PREFILL, one))
-            seen[one.caller] += 1
-        behind = sorted(turns[1:], key=lambda turn: turn[:3])
-        return _fill([*ready[:1], *(turn[3] for turn in behind)], max_rows)
-
-
-@dataclass(frozen=True)
-class StepHomogeneous:
-    """Only sequences at the same denoising step as the oldest; prompts by themselves.
-
-    Some write that a block-diffusion model needs this. It does not: nothing in the network encodes the step. It is
-    here to be measured against.
-    """
-
-    def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
-        first = [(phase_of(one), one.step) for one in ready[:1]]
-        return _fill([one for one in ready if (phase_of(one), one.step) in first], max_rows)
+    oldest. `ready` are in order of arrival; whatever their step, for nothing in the network encodes it."""
+    seen: Counter[object] = Counter()
+    turns: list[tuple[int, int, bool, S]] = []
+    for one in ready:
+        turns.append((seen[one.caller], piece_of(one).rows, phase_of(one) is Phase.PREFILL, one))
+        seen[one.caller] += 1
+    behind = sorted(turns[1:], key=lambda turn: turn[:3])
+    return _fill([*ready[:1], *(turn[3] for turn in behind)], max_rows)
 
 
 def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
@@ -155,20 +131,14 @@ def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
     return tuple(chosen)
 
 
-POLICIES: dict[str, SchedulingPolicy] = {"mixed": Mixed(), "step-homogeneous": StepHomogeneous()}
-
-
 class Scheduler(Generic[S]):
     """The queue and the running sequences, by number. Two bounds: rows per forward, requests at a time."""
 
-    def __init__(self, *, max_rows: int, max_running: int, max_waiting: int, policy: str = "mixed") -> None:
-        if policy not in POLICIES:
-            raise RequestError(f"scheduling policy is {policy!r}; known: {', '.join(POLICIES)}")
+    def __init__(self, *, max_rows: int, max_running: int, max_waiting: int) -> None:
         for name, value in (("max_rows", max_rows), ("max_running", max_running), ("max_waiting", max_waiting)):
             if type(value) is not int or value < 1:
                 raise RequestError(f"{name} is {value!r}; it must be an integer of at least 1")
         self.max_rows, self.max_running, self.max_waiting = max_rows, max_running, max_waiting
-        self.policy = POLICIES[policy]
         self.waiting: dict[int, S] = {}
         self.running: dict[int, S] = {}
 
@@ -203,7 +173,7 @@ class Scheduler(Generic[S]):
 
     def next(self) -> Batch[S]:
         """The next forward. Empty when nothing is ready."""
-        return self.policy([one for one in self.running.values() if not one.waits], self.max_rows)
+        return pick([one for one in self.running.values() if not one.waits], self.max_rows)
 
     def remove(self, sequence: S) -> None:
         """Forget a sequence, finished or aborted, running or not."""
