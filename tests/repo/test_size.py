@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_370, TESTS: 28_890}
+WHOLE_WALLS = {SOURCE: 43_380, TESTS: 28_900}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 670,
     "model/gpu": 1_815,
     "weights": 3_215,
-    "constraints": 5_805,
+    "constraints": 5_810,
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from redraft.constraints.compile.dialect import URIS, validated_as
+from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -57,8 +59,20 @@ def validator_of(schema: Any) -> Validator:
         2019: jsonschema_rs.Draft201909Validator,
         2020: jsonschema_rs.Draft202012Validator,
     }
+    draft = validated_as(schema)
+    newer = _newer_formats() if draft < max(kinds) else {}
     with _naming_the_place():
-        return kinds[validated_as(schema)](schema, validate_formats=True, offline=True)
+        return kinds[draft](schema, validate_formats=True, offline=True, formats=newer)
+
+
+@cache
+def _newer_formats() -> dict[str, Callable[[str], bool]]:
+    """Judges of the formats that came after draft 4: of a name that its draft lacks, a schema means the newest."""
+    from jsonschema_rs import Draft202012Validator
+
+    return {
+        name: Draft202012Validator({"format": name}, validate_formats=True).is_valid for name in sorted(NEWER_FORMATS)
+    }
 
 
 def check_form(schema: Any) -> None:
