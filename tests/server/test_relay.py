@@ -112,6 +112,13 @@ def test_a_stream_that_has_begun_ends_with_an_error_event() -> None:
     assert not sent[-1].get("more_body", False)
 
 
+@pytest.mark.parametrize("last", [[part(b"data: [DONE]\n\n")], [part(b"data: [DONE]\n\n"), part(b"", more=False)]])
+def test_a_replica_that_is_lost_behind_its_last_event_costs_nothing(last: list[Message]) -> None:
+    sent, did = ask([[HEAD, part(b"data: 1\n\n"), *last, Lost()]])
+    assert (did, text_of(sent)) == (["asked"], b"data: 1\n\ndata: [DONE]\n\n")
+    assert [message.get("more_body", False) for message in sent[1:]].count(False) == 1
+
+
 def test_a_whole_answer_is_held_until_it_is_whole() -> None:
     sent, did = ask([[JSON_HEAD, part(b'{"a":'), Lost()], [JSON_HEAD, part(b'{"a":'), part(b"1}", more=False)]])
     assert did == ["asked", "asked"]

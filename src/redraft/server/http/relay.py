@@ -109,6 +109,9 @@ class Relay:
                 error = NONE_YET
                 break
             except self._lost:
+                if reply.is_whole:
+                    await reply.close()
+                    return
                 if reply.begun:
                     error = LOST
                     break
@@ -148,6 +151,9 @@ class _Reply:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.begun, self._headed = False, False
+        self.is_whole = False
+        """The last event of a stream was sent, or the last part: a replica lost from here on costs the client nothing."""
+        self._closed = False
         self._start: Message = {}
         self._held: list[bytes] = []
 
@@ -179,6 +185,11 @@ class _Reply:
             self.begun = True
             await self._send({"type": "http.response.body", "body": line_of(error.body) + DONE})
 
+    async def close(self) -> None:
+        """End a whole answer, if its last part has not done so."""
+        if not self._closed:
+            await self._send({"type": "http.response.body", "body": b""})
+
     async def _body(self, message: Message) -> None:
         part, more = message.get("body", b""), message.get("more_body", False)
         if not _streams(self._start):
@@ -190,6 +201,7 @@ class _Reply:
             self._headed = True
             await self._send(self._start)
         self.begun = self.begun or not more or (bool(part) and not part.startswith(b":"))
+        self.is_whole, self._closed = self.is_whole or not more or part.endswith(DONE), not more
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
 
 
