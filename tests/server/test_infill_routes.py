@@ -120,6 +120,20 @@ def test_an_edit_keeps_what_is_around_it(post) -> None:
     assert reported.json()["usage"]["forwards"] >= 2
 
 
+def test_an_edit_by_an_instruction_keeps_to_the_bound_on_tokens(post) -> None:
+    """It may grow, and a bound that allows no growth was dropped as one that binds nothing."""
+    text = "<|code_to_edit|>Send 417 melu.<|/code_to_edit|>"
+    body = {"messages": [{"role": "user", "content": text}], "instruction": "Longer.", "temperature": 4.0}
+    for seed in range(4):
+        reported = post("/v1/edit/completions", body | {"max_tokens": 20, "seed": seed})
+        assert reported.status_code == 200, reported.text
+        assert reported.json()["usage"]["completion_tokens"] <= 20
+    free = [
+        post("/v1/edit/completions", body | {"seed": seed}).json()["usage"]["completion_tokens"] for seed in range(4)
+    ]
+    assert max(free) > 20
+
+
 def test_an_edit_streams_what_it_tells_whole(post) -> None:
     """One editor asks for its edits as streams, with a bound that none reaches."""
     text = f"{BEFORE}<|code_to_edit|>Karomi<|/code_to_edit|>{BEHIND}"

@@ -17,6 +17,7 @@ from redraft.operations.compete import Drop, compete
 from redraft.operations.edit import renoised
 from redraft.operations.engine import Engine
 from redraft.operations.gap import GapContext
+from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.variants import mean, rank
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
@@ -150,6 +151,41 @@ def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine)
     assert None in shown
     asked = around.seeded(shown, Options(seed=3), engine)
     assert engine.run(asked).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ('{"who":"Karomi","qty":417}', (0, 26)),
+        ('{"who":"Karomi","qty":417}\n', (0, 26)),
+        ("first line\nSend 417 melu.\nlast (line) [a-z]* \\ {{x}}\n", (11, 25)),
+        (b"\xff first\nSend 417 melu.\nlast", (8, 22)),
+    ],
+)
+def test_what_an_instruction_rewrites_has_no_width_and_all_else_stays(
+    engine: Engine, text: str | bytes, span: tuple[int, int]
+) -> None:
+    data = text.encode() if isinstance(text, str) else text
+    hot = Options(temperature=4.0)
+    edits = [engine.edit(text, span, instruction="Make it longer.", seed=seed, options=hot) for seed in range(6)]
+    for done in edits:
+        assert done.data.startswith(data[: span[0]])
+        assert done.data.endswith(data[span[1] :])
+        assert done.data == data[: span[0]] + done.after.encode() + data[span[1] :]
+        assert done.canvases == 1
+    counts = {len(engine.text.encode(done.after, bos=False)) for done in edits}
+    assert len(counts) > 1, "they are as long as they get"
+    assert engine.edit(text, span, instruction="Make it longer.", seed=3, options=hot).data == edits[3].data
+
+
+def test_an_instruction_with_a_width_or_a_condition_keeps_to_it(engine: Engine) -> None:
+    text = "Send 417 melu."
+    tokens = len(engine.text.encode(text, bos=False))
+    for more in ({"slack": 0}, {"strength": 0.99}):
+        done = engine.edit(text, (0, len(text)), instruction="Make it longer.", seed=1, **more)
+        assert len(engine.text.encode(done.after, bos=False)) <= tokens
+    held = GapConstraint(words=((1, "88"),))
+    assert engine.edit(text, (0, len(text)), instruction="Longer.", constraint=held, seed=1).after.split()[0] == "88"
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ meanwhile.
 
 examples:
   redraft edit notes.md:4-6 --strength 0.4
-  redraft edit order.json:1 --strength 1 --instruction 'Set qty to 520.' --write"""
+  redraft edit order.json:1 --instruction 'Set qty to 520.' --write"""
 
 
 def add(commands: Commands) -> None:
@@ -26,13 +26,11 @@ def add(commands: Commands) -> None:
     parser = command(commands, "edit", "revise some lines of a file", run, epilog=EPILOG)
     parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP)
     parser.add_argument("--write", action="store_true", help="write the result to the file")
-    parser.add_argument(
-        "--strength", type=float, default=0.5, metavar="S", help="share that starts as noise, up to 1 (default: 0.5)"
-    )
+    share = "share that starts as noise, up to 1 (default: 0.5, or 1 with --instruction)"
+    parser.add_argument("--strength", type=float, metavar="S", help=share)
     parser.add_argument("--instruction", metavar="TEXT", help="what to do; shown with the text as a user's turn")
-    parser.add_argument(
-        "--slack", type=int, default=0, metavar="N", help="tokens the lines may lose or gain (default: 0)"
-    )
+    more = "tokens the lines may lose or gain (default: 0, or any with --instruction)"
+    parser.add_argument("--slack", type=int, metavar="N", help=more)
     gap_flags(parser)
     model_flags(parser)
 

@@ -7,11 +7,15 @@ with, so everything outside the span is pinned or in the prompt, never merely gi
 
 A span longer than a canvas is revised in pieces from left to right. Each piece has the revised pieces before it and the
 unrevised ones behind it.
+
+What is rewritten by an instruction has no width: "remove the price" is shorter, "add a city" longer. So its answer is
+held to a language, any text and then what stands behind the span, and the projection weighs all widths at once.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,19 +23,22 @@ import numpy as np
 
 from redraft import prompts
 from redraft.constraints.language import Language
+from redraft.constraints.sources import regex_source
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
-from redraft.engine.request import DEFAULTS, Options, ResolvedRequest
+from redraft.engine.request import DEFAULTS, Options, Request, ResolvedRequest
 from redraft.errors import RequestError
-from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
+from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
 from redraft.operations.variants import mean
 
 KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
+ROOM = 48
+"""Tokens by which a rewritten span may grow."""
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 
@@ -57,59 +64,43 @@ def edit(
     text: str | bytes,
     span: tuple[int, int],
     *,
-    strength: float = 0.5,
+    strength: float | None = None,
     instruction: str | None = None,
-    slack: int = 0,
+    slack: int | None = None,
     constraint: GapConstraint = ANYTHING,
     seed: int | None = None,
     options: Options = DEFAULTS,
 ) -> Edit:
     """Revise `text[a:b]`, characters of a str or bytes of bytes.
 
-    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1 rewrites.
-    The revised span has as many tokens as before, or up to `slack` fewer or more, and satisfies the `constraint`, to
-    which a span longer than one canvas cannot be held. With an `instruction` the model is shown it and the whole text
-    as a user's turn, and the text stands in its answer. Raises RequestError for a span that is empty, outside the text
-    or cuts a character, and for options that an edit decides by itself; ConstraintError if no text of such a length
-    satisfies the constraint.
+    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1 rewrites;
+    by default 0.5, and 1 with an `instruction`. The revised span has as many tokens as before, or up to `slack` fewer
+    or more, and satisfies the `constraint`, to which a span longer than one canvas cannot be held. With an
+    `instruction` the model is shown it and the whole text as a user's turn, and the text stands in its answer; at
+    strength 1, without slack and constraint, the span is then as long as it gets, up to ROOM tokens longer, if it and
+    all behind it have room in one canvas. Raises RequestError for a span that is empty, outside the text or cuts a
+    character, and for options that an edit decides by itself; ConstraintError if no text of such a length satisfies
+    the constraint.
     """
     refuse_decided(options, "edit")
     if instruction is not None and not instruction.strip():
         raise RequestError("instruction is empty; say what to change, or leave it out")
-    _check(text, span, strength, slack)
+    strength = (0.5 if instruction is None else 1.0) if strength is None else strength
+    _check(text, span, strength, slack or 0)
     parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
     shown = [
         readable(parts[0], "text before the span", cut_at_end=True),
         readable(parts[1], "span", cut_at_end=True),
         readable(parts[2], "text behind the span", cut_at_end=False),
     ]
-    encode, reach = engine.text.encode, engine.text.reach  # what lies further away cannot be seen
-    source, behind = encode(shown[1], bos=False), encode(shown[2][:reach], bos=False)
-    if instruction is None:
-        before = encode(shown[0][-reach:], bos=True)
-    else:
-        before = engine.text.chat([{"role": "user", "content": prompts.edit(instruction, "".join(shown))}])
-        before += encode(shown[0][-reach:], bos=False)
+    before = _before(engine, shown, instruction)
     options = seeded(options, seed)
-    revised, forwards, left = list[int](), 0, shared_time(options)
-    pieces = _pieces(source, engine.config.model.canvas_length - slack)
-    if constraint and len(pieces) > 1:
-        raise RequestError(
-            f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
-        )
-    language = span_language(constraint, engine.vocabulary) if constraint else None
-    for i, piece in enumerate(pieces):
-        ahead = [token for other in pieces[i + 1 :] for token in other]
-        around = GapContext((*before, *revised), (*ahead, *behind))
-        most = slack if i == len(pieces) - 1 else 0
-        tokens, steps = _revise(engine, around, piece, i, strength, most, language, left())
-        revised, forwards = revised + tokens, forwards + steps
-    decoded = engine.text.decode(revised) if language is None else spelt(engine.vocabulary, revised).decode()
-    after = decoded.replace(UNREADABLE, "")
+    free = instruction is not None and strength == 1 and slack is None and not constraint
+    found = _rewritten(engine, before, shown, options) if free else None
+    after, canvases, forwards = found or _revised(engine, before, shown, strength, slack or 0, constraint, options)
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
-    data = outside[0] + after.encode() + outside[1]
-    return Edit(data, shown[1], after, len(pieces), forwards, options.seed)
+    return Edit(outside[0] + after.encode() + outside[1], shown[1], after, canvases, forwards, options.seed)
 
 
 def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
@@ -130,6 +121,61 @@ def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
     count = max(1, -(-len(source) // room))
     ends = [len(source) * i // count for i in range(count + 1)]
     return [source[low:high] for low, high in itertools.pairwise(ends)]
+
+
+def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list[int]:
+    """The tokens before the span: the text there, in an answer if there is an instruction. What lies further away than
+    attention reaches is left out."""
+    near = shown[0][-engine.text.reach :]
+    if instruction is None:
+        return engine.text.encode(near, bos=True)
+    prompt = prompts.edit(instruction, "".join(shown).rstrip("\n"))
+    return engine.text.chat([{"role": "user", "content": prompt}]) + engine.text.encode(near, bos=False)
+
+
+def _rewritten(
+    engine: Core, before: Sequence[int], shown: Sequence[str], options: Options
+) -> tuple[str, int, int] | None:
+    """The span as an instruction makes it, canvases and steps; None if one canvas has no room for it and what follows,
+    or the context for all. Line ends behind everything are not the model's."""
+    rest, model = shown[2].rstrip("\n"), engine.config.model
+    if len(rest) > engine.text.reach:
+        return None
+    needed = len(engine.text.encode(shown[1] + rest, bos=False)) + ROOM
+    width = -(-needed // WIDTH_STEP) * WIDTH_STEP
+    if width > model.canvas_length or len(before) + width >= model.max_positions:
+        return None
+    language = engine.language(regex_source(f"(?s:.*){re.escape(rest)}"))
+    done = engine.run(Request([*before], replace(options, max_tokens=width, canvas=width), constraint=language))
+    return done.text.removesuffix(rest), 1, sum(done.steps)
+
+
+def _revised(
+    engine: Core,
+    before: Sequence[int],
+    shown: Sequence[str],
+    strength: float,
+    slack: int,
+    constraint: GapConstraint,
+    options: Options,
+) -> tuple[str, int, int]:
+    """The span revised in pieces, canvases and steps."""
+    source, behind = (engine.text.encode(part, bos=False) for part in (shown[1], shown[2][: engine.text.reach]))
+    pieces = _pieces(source, engine.config.model.canvas_length - slack)
+    if constraint and len(pieces) > 1:
+        raise RequestError(
+            f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
+        )
+    language = span_language(constraint, engine.vocabulary) if constraint else None
+    revised, forwards, left = list[int](), 0, shared_time(options)
+    for i, piece in enumerate(pieces):
+        ahead = [token for other in pieces[i + 1 :] for token in other]
+        around = GapContext((*before, *revised), (*ahead, *behind))
+        most = slack if i == len(pieces) - 1 else 0
+        tokens, steps = _revise(engine, around, piece, i, strength, most, language, left())
+        revised, forwards = revised + tokens, forwards + steps
+    decoded = engine.text.decode(revised) if language is None else spelt(engine.vocabulary, revised).decode()
+    return decoded.replace(UNREADABLE, ""), len(pieces), forwards
 
 
 def _revise(

@@ -17,7 +17,6 @@ from pydantic import Field
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import seeded
 from redraft.engine.events import Block, Draft, Finished
-from redraft.engine.scope import CancelScope
 from redraft.images.prompt import Prompt
 from redraft.operations.engine import Engine
 from redraft.options import SeedCanvas
@@ -151,6 +150,6 @@ async def _document(service: Service, request: Request, body: CanvasBody) -> Res
     if not body.stream:
         return await aside(request, work)
     engine, follower, room = service.engine, Follower(), service.enter(1, request)
-    scope = CancelScope(follower, parent=engine.scope)
+    scope = service.scope(request, follower)
     chunks = followed(request, engine.within(scope), scope, follower, work)
     return EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)

@@ -36,8 +36,12 @@ class Revision(Body):
     """A span and how far it may change."""
 
     text: Str = Field(description="how it reads now")
-    strength: Share | None = Field(default=None, description="share of it that starts as noise (0.5)")
-    slack: Tokens | None = Field(default=None, description="tokens it may grow or shrink by (0)")
+    strength: Share | None = Field(
+        default=None, description="share of it that starts as noise (0.5, or 1 with an instruction)"
+    )
+    slack: Tokens | None = Field(
+        default=None, description="tokens it may grow or shrink by (0, or any with an instruction)"
+    )
     instruction: Str | None = Field(default=None, description="what to change")
 
 
@@ -76,8 +80,8 @@ def _revised(engine: Engine, segments: Sequence[Segment], at: int, options: Opti
     done = engine.edit(
         before + revision.text + behind,
         (len(before), len(before) + len(revision.text)),
-        strength=0.5 if revision.strength is None else revision.strength,
-        slack=revision.slack or 0,
+        strength=revision.strength,
+        slack=revision.slack,
         instruction=revision.instruction,
         options=options,
     )

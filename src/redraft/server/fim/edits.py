@@ -12,6 +12,8 @@ from dataclasses import replace
 from fastapi import Request, Response
 from pydantic import Field
 
+from redraft.operations.edit import ROOM
+from redraft.operations.gap import WIDTH_STEP
 from redraft.server.fim.gap import count_tokens
 from redraft.server.http.body import BOOKKEEPING, Share, Str, Tokens
 from redraft.server.http.errors import ApiError, unsupported
@@ -37,8 +39,12 @@ class EditBody(Sampling):
     inert = BOOKKEEPING | {"nextEdit"}
 
     messages: Turns = Field(description="the last one holds the tagged region")
-    strength: Share | None = Field(default=None, description="share of it that starts as noise (0.5)")
-    slack: Tokens | None = Field(default=None, description="tokens it may grow or shrink by (0)")
+    strength: Share | None = Field(
+        default=None, description="share of it that starts as noise (0.5, or 1 with an instruction)"
+    )
+    slack: Tokens | None = Field(
+        default=None, description="tokens it may grow or shrink by (0, or any with an instruction)"
+    )
     instruction: Str | None = Field(default=None, description="what to change; shown to the model as a user's turn")
 
 
@@ -54,9 +60,11 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
     text = before + region + behind
     note_prompts(request, [text])
     builder = RequestBuilder(service_of(request), body)
-    service, slack = service_of(request), body.slack or 0
+    service, slack = service_of(request), body.slack
     # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
-    longest = await service.on_thread(request, count_tokens, builder.engine, region) + slack
+    longest = await service.on_thread(request, count_tokens, builder.engine, region) + (slack or 0)
+    if slack is None and body.max_tokens is not None and body.max_tokens < longest + ROOM + WIDTH_STEP:
+        slack = 0  # what an instruction rewrites could pass the bound; in its old width it cannot
     bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
     options = replace(builder.options(max_tokens=None, keeps_canvas=True), max_tokens=bound)
     done = await aside(
@@ -64,7 +72,7 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
         lambda engine: engine.edit(
             text,
             (len(before), len(before) + len(region)),
-            strength=0.5 if body.strength is None else body.strength,
+            strength=body.strength,
             instruction=body.instruction,
             slack=slack,
             options=options,

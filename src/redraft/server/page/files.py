@@ -22,13 +22,13 @@ FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*")
 router = APIRouter(include_in_schema=False)
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.get("/")
 async def index() -> Response:
     """What a browser opens."""
     return await file("index.html")
 
 
-@router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
+@router.get("/page/{name:path}")
 async def file(name: str) -> Response:
     """One of its files. Raises ApiError for a name that is none."""
     path = FILES.get(name)

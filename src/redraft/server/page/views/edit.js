@@ -14,7 +14,6 @@ const PATH = "/v1/canvas";
 const TEXT = '{"who":"Maria","qty":317,"item":"apples"}';
 const CHOSEN = [21, 24];
 const WISH = "Set qty to 520.";
-const BOUND = "nano was not trained to edit and mostly keeps a text as it is. The other model in the package was: redraft serve nano-sudoku.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -34,7 +33,7 @@ class Edit {
     this.chosen = h("p", { class: "chosen", "aria-live": "polite" });
     this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 1 });
     this.reading = h("output", { class: "reading" });
-    this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "0" });
+    this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "any with an instruction" });
     this.wish = h("input", { type: "text", placeholder: "none", value: WISH });
     this.knobs = new Knobs(server, { effort: false });
     this.race = new Race();
@@ -65,7 +64,6 @@ class Edit {
         ),
         h("div", { class: "row" }, this.run.button),
         this.run.error,
-        server.name === "nano" ? h("small", {}, BOUND) : null,
         this.knobs.element,
       ),
       this.race.element,
