@@ -102,6 +102,55 @@ def test_a_small_constraint_waits_for_no_large_one() -> None:
     assert len(ended) == 8, "six that took 3 s in all had 2.5 s each"
 
 
+def test_large_constraints_are_compiled_one_after_another() -> None:
+    """Those that had the least went first, so bombs that kept coming kept the older ones waiting for over 300 s, and
+    all of them held memory."""
+    turns, ended = limits.TURNS, list[int]()
+
+    def work(number: int) -> None:
+        limits.CALLER.set("large")
+        with turns.turn(str(number)):
+            spent = time.thread_time()
+            while time.thread_time() - spent < 2 * limits.LARGE_SEC:
+                limits.check_time()
+        ended.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        while len(turns._turns) + len(ended) <= i:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert ended == [0, 1, 2, 3]
+
+
+def test_a_constraint_is_compiled_while_the_process_of_another_works() -> None:
+    """An expression whose automaton is made elsewhere kept the turn for up to ten seconds."""
+    turns, inside, over, order = limits.TURNS, threading.Event(), threading.Event(), list[str]()
+
+    def elsewhere(name: str) -> None:
+        with turns.turn(name), turns.aside():
+            order.append(name)
+            inside.set()
+            over.wait()
+        order.append(f"{name} back")
+
+    threads = [threading.Thread(target=elsewhere, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    inside.wait()
+    with turns.turn("here"):
+        order.append("here")
+    assert order in (["one", "here"], ["two", "here"]), "one process at a time"
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert len(order) == 5
+    assert not turns._turns
+    assert not turns._now
+
+
 def test_waiting_for_a_turn_ends_with_the_callers_time() -> None:
     """The clock of one that waits stands still, so a client could wait for all that others compile."""
     turns, holds, over = limits.TURNS, threading.Event(), threading.Event()
@@ -124,7 +173,7 @@ def test_waiting_for_a_turn_ends_with_the_callers_time() -> None:
         limits.UNTIL.reset(token)
     assert 0.2 <= time.monotonic() - began < 5
     assert [one.name for one in turns._turns] == ["a"]
-    assert turns._now is turns._turns[0], "one that gave up took the turn from the one that has it"
+    assert turns._now == turns._turns, "one that gave up took the turn from the one that has it"
     over.set()
     thread.join()
     with turns.turn("b"):

@@ -5,8 +5,10 @@ whatever the time. It belongs to the context that compiles: `time_limit` starts 
 when time is up, and `compiling` says which part is being compiled.
 
 Compiling is Python, of which one thread runs at a time. So it takes turns (`turn`): the next slice goes to the caller
-that has had the least, and of its constraints to the one that has had the least; a small one waits for no large one.
-The clock of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then.
+that has had the least, and of its constraints to the one that has had the least, so that a small one waits for no large
+one; large ones are compiled one after another, since together they would take memory together and none would end while
+others come. What a process of its own compiles for long has turns of its own (`aside`). The clock of one that waits
+stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class CompileLimits:
     """What a constraint may cost to compile before it is refused: states of its automaton, and seconds."""
 
     states: int = 50_000
-    seconds: float = 10.0
+    seconds: float = 9.0
 
 
 DEFAULT_LIMITS = CompileLimits()
@@ -42,6 +44,8 @@ class TimeLimitError(OutOfReachError):
 
 
 SLICE_SEC = 0.05
+LARGE_SEC = 0.5
+"""A constraint that has had so much is a large one."""
 MOST_PER_CALLER = 16
 """Constraints of one caller that may be compiled at a time."""
 
@@ -61,15 +65,16 @@ class _Turn:
     had: float = 0.0
     waited: float = 0.0
     began: float = 0.0
+    aside: bool = False
 
 
 class Turns:
-    """Those that are being compiled, of which one has the turn."""
+    """Those that are being compiled, of which one has the turn, and one that of those in a process of their own."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._turns: list[_Turn] = []
-        self._now: _Turn | None = None
+        self._now: list[_Turn] = []
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
@@ -91,36 +96,56 @@ class Turns:
             _TURN.reset(token)
             with self._changed:
                 self._turns.remove(mine)
-                self._now = None if self._now is mine else self._now
-                self._changed.notify_all()
+                self._leave(mine)
 
     def give_way(self, mine: _Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
-        spent = time.monotonic() - mine.began
-        if spent < SLICE_SEC:
+        if time.monotonic() - mine.began >= SLICE_SEC:
+            self._change(mine, mine.aside)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within this, which no other has entered, a process works for the constraint and others have the turn."""
+        mine = _TURN.get()
+        if mine is None:
+            yield
             return
+        self._change(mine, True)
+        try:
+            yield
+        finally:
+            self._change(mine, False)
+
+    def _change(self, mine: _Turn, aside: bool) -> None:
         with self._changed:
-            mine.had += spent
-            self._now = None
-            self._changed.notify_all()
+            mine.had += time.monotonic() - mine.began
+            self._leave(mine)
+            mine.aside = aside
             self._wait(mine)
+
+    def _leave(self, mine: _Turn) -> None:
+        self._now = [one for one in self._now if one is not mine]
+        self._changed.notify_all()
 
     def _wait(self, mine: _Turn) -> None:
         began = time.monotonic()
-        self._wait_for(lambda: self._now is None and self._next() is mine)
-        self._now, mine.began = mine, time.monotonic()
+        self._wait_for(lambda: all(one.aside != mine.aside for one in self._now) and self._next(mine.aside) is mine)
+        mine.began = time.monotonic()
         mine.waited += mine.began - began
+        self._now.append(mine)
 
     def _wait_for(self, ready: Callable[[], bool]) -> None:
         until = UNTIL.get()
         if not self._changed.wait_for(ready, None if until is None else until - time.monotonic()):
             raise DeadlineError("the time was up while the constraint waited to be compiled")
 
-    def _next(self) -> _Turn:
+    def _next(self, aside: bool) -> _Turn:
+        """Whose turn it is: the first of the caller's large ones, if it has no small one."""
         had = Counter[Hashable]()
         for one in self._turns:
             had[one.caller] += one.had  # type: ignore[assignment]  # a counter of seconds
-        return min(self._turns, key=lambda one: (had[one.caller], one.had))
+        waiting = [one for one in self._turns if one.aside == aside]
+        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC)))
 
 
 TURNS = Turns()

@@ -15,9 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa, intersect, subtract
+from redraft.constraints.compile.automaton import NOWHERE, Dfa, intersect, subtract
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
+    TURNS,
     CompileLimits,
     OutOfReachError,
     check_time,
@@ -103,8 +104,6 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
         reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
         raise OutOfReachError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
     edges = edges[edges[:, 1] < 256]
-    if len(np.unique(edges[:, 0])) > MOST_PAIRS:
-        raise OutOfReachError(f"{name} {shown or pattern!r:.80} needs over {MOST_PAIRS} states; narrow its counts")
     states = np.unique(np.concatenate([[start], final, edges[:, 0], edges[:, 2]]))
     states = np.append(start, states[states != start])
     order = np.argsort(states)
@@ -114,7 +113,9 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     accepts = np.isin(table[:, 0], ends)
     table[:, 0] = NOWHERE
     weights = np.random.default_rng(0).integers(0, 2**63, len(table), dtype=np.uint64)
-    sums = (table.astype(np.uint64) * weights[:, None]).sum(0)  # bytes that move every state alike have equal ones
+    sums = np.zeros(256, np.uint64)  # bytes that move every state alike have equal ones
+    for i in range(0, len(table), _CHUNK):
+        sums += weights[i : i + _CHUNK] @ table[i : i + _CHUNK].astype(np.uint64)
     _, member, class_of = np.unique(sums, return_index=True, return_inverse=True)
     return Dfa(table[:, member], class_of.reshape(-1).astype(np.int32), accepts).trimmed()
 
@@ -134,18 +135,24 @@ def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     """Start, final states and edges (state, byte, state) of a pattern's automaton. Raises ValueError.
 
     The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
-    it runs in a process of its own, with limits.
+    it runs in a process of its own, with limits. What takes longer than a moment is begun again behind others' like it,
+    while constraints that are compiled here go on.
     """
-    command = [sys.executable, "-I", "-c", _ALONE, str(MOST_SECONDS), str(MOST_BYTES)]
-    seconds = seconds_left(float(MOST_SECONDS))
+    command = [sys.executable, "-I", "-c", _ALONE, *map(str, (MOST_SECONDS, MOST_BYTES, MOST_STATES))]
     try:
-        done = subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=seconds, check=False)
+        done = _process(command, pattern, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
     except subprocess.TimeoutExpired:
-        check_time()
-        raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
+        try:
+            with TURNS.aside():
+                done = _process(command, pattern, seconds_left(float(MOST_SECONDS)))
+        except subprocess.TimeoutExpired:
+            check_time()
+            raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
+    said = " ".join(done.stderr.decode(errors="replace").split())
     if done.returncode == 2:
-        said = " ".join(done.stderr.decode(errors="replace").split())
         raise ValueError("a part of it matches no text at all" if "Found no transitions" in said else said[:200])
+    if done.returncode == 3:
+        raise ValueError(f"it needs {said} states, over {MOST_STATES}; narrow its counts")
     if done.returncode:
         raise ValueError(f"it needed over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
     found = np.frombuffer(done.stdout, np.int64)
@@ -153,7 +160,13 @@ def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     return int(found[0]), found[2 : 2 + finals], found[2 + finals :].reshape(-1, 3)
 
 
-MOST_SECONDS, MOST_BYTES = 10, 1 << 30
+def _process(command: list[str], pattern: str, seconds: float) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=seconds, check=False)
+
+
+MOST_SECONDS, MOST_BYTES, MOST_STATES = 10, 1 << 29, DEFAULT_LIMITS.states
+MOMENT_SEC = 0.5
+_CHUNK = 4096
 
 _ALONE = """
 import array, contextlib, resource, sys
@@ -167,7 +180,10 @@ except ValueError as error:
     sys.exit(print(error, file=sys.stderr) or 2)
 final = list(index.get_final_states())
 found = array.array("q", [index.get_initial_state(), len(final), *final])
-for state, row in index.get_transitions().items():
+transitions = index.get_transitions()
+if len(transitions) > int(sys.argv[3]):
+    sys.exit(print(len(transitions), file=sys.stderr) or 3)
+for state, row in transitions.items():
     for byte, target in row.items():
         found.extend((state, byte, target))
 sys.stdout.buffer.write(found.tobytes())
