@@ -5,13 +5,13 @@
 Cases grow from the table of bounds (src/redraft/server/limits.py) through the body models: for each field of each
 endpoint its bounds and their neighbours, the edges of number formats, what is no number, long and deep and wide values,
 unpaired surrogates and null; half of the requests have two such fields. They run AT_ONCE at a time, on a server that
-gives an answer one second. Meanwhile a bystander asks plain requests, and /live.
+gives an answer one second, under one API key. Meanwhile a bystander asks plain requests, under another, and /live.
 
 Half as many come before it: the server's caches are full then (its memory grows over the first 7,500 of them, and no
 more), and the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and above but
 those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's p99 under
-SLOWER times its quiet one, where a ninth of the machine would be its share; resident memory, without the
-prefixes that the server keeps up to a bound of its own, back within GROWN; and no descriptor left open.
+SLOWER times its quiet one; resident memory, without the prefixes that the server keeps up to a bound of its own, back
+within GROWN; and no descriptor left open.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from redraft.server.openai.models import Detokenize, Tokenize
 from redraft.server.openai.response_fields import Responses
 
 AT_ONCE, MOST_SEC, SLOWER, GROWN = 8, 2.0, 10.0, 0.05
+STRANGER, OTHER = "key-of-a-stranger", "key-of-a-bystander"
 SETTLE_SEC = TRIM_SEC + 3.0
 """Until a server that has nothing to do has given unused memory back."""
 OURS = {503, 504}
@@ -227,11 +228,11 @@ async def state(http: httpx2.AsyncClient, pid: int) -> tuple[float, float, int]:
 async def measured(url: str, pid: int, count: int, seed: int, report: Progress = silent) -> dict[str, Any]:
     """The figures of `count` hostile requests: a quiet bystander, the attack, and what is left behind it."""
     cases, over = bodies(Random(f"hostile {seed}")), asyncio.Event()
-    async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
+    async with client(url, STRANGER) as http, client(url, OTHER) as other:
         await attack(http, cases, max(50, count // 2), silent)
-        quiet = await bystander(http, over, most=100)
+        quiet = await bystander(other, over, most=100)
     await asyncio.sleep(SETTLE_SEC)
-    async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
+    async with client(url, OTHER) as http:
         before = await state(http, pid)
     meanwhile: list[float] = []
 
@@ -240,10 +241,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
             meanwhile.append(round(resident_mib(process=pid) or 0.0, 1))
         report(what, number, of)
 
-    async with (
-        httpx2.AsyncClient(base_url=url, timeout=120) as http,
-        httpx2.AsyncClient(base_url=url, timeout=120) as other,
-    ):
+    async with client(url, STRANGER) as http, client(url, OTHER) as other:
         watching = asyncio.create_task(bystander(other, over))
         began = time.monotonic()
         seen = await attack(http, cases, count, sampled)
@@ -251,7 +249,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
         over.set()
         noticed = await watching
     await asyncio.sleep(SETTLE_SEC)
-    async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
+    async with client(url, OTHER) as http:
         after = await state(http, pid)
     found = {
         "statuses": dict(sorted(seen.statuses.items())),
@@ -287,11 +285,18 @@ def broken(found: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def hurried(*more_words: str) -> Iterator[tuple[str, int]]:
-    """A server of one second an answer unless said otherwise: its URL and process id."""
+    """A server of one second an answer unless said otherwise, with a key for strangers and one for others: its URL and
+    process id."""
     words = ("--threads", "1", "--max-seconds", "1", *more_words)
     # An empty cache: what it compiled before would cost nothing.
-    with TemporaryDirectory() as folder, served(*words, XDG_CACHE_HOME=folder) as found:
+    keys = f"{STRANGER},{OTHER}"
+    with TemporaryDirectory() as folder, served(*words, XDG_CACHE_HOME=folder, REDRAFT_API_KEYS=keys) as found:
         yield found
+
+
+def client(url: str, key: str, **more: Any) -> httpx2.AsyncClient:
+    """A client of it that has a key."""
+    return httpx2.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, **{"timeout": 120, **more})
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import httpx2
 
 from command import arguments, finish
-from hostile import GROWN, OURS, bodies, hurried, state
+from hostile import GROWN, OTHER, OURS, STRANGER, bodies, client, hurried, state
 from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.record import Progress, Record, new_record
@@ -74,16 +74,17 @@ async def streamed(http: httpx2.AsyncClient, body: dict[str, Any], *, leave: boo
 
 async def load(url: str, pid: int, seconds: int, report: Progress) -> dict[str, Any]:
     """The figures of so many seconds."""
-    seen, wrong, memory = Counter[str](), list[str](), list[float]()
+    seen, wrong, strange_wrong, memory = Counter[str](), list[str](), list[str](), list[float]()
     rng, cases = Random("streams"), bodies(Random("streams"))
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx2.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
+    more: dict[str, Any] = {"timeout": 300, "limits": limits}
+    async with client(url, OTHER, **more) as http, client(url, STRANGER, **more) as strange:
         known = [await streamed(http, plain(seed)) for seed in range(SEEDS)]
         for answer in known:
             json.loads(answer)
         began = time.monotonic()
 
-        async def client() -> None:
+        async def one_after_another() -> None:
             while time.monotonic() - began < seconds:
                 draw, seed = rng.random(), rng.randrange(SEEDS)
                 try:
@@ -95,15 +96,17 @@ async def load(url: str, pid: int, seconds: int, report: Progress) -> dict[str, 
                         bomb["structured_outputs"] = {"regex": f"(a|b)*a(a|b){{{16 + seed}}}{rng.randrange(10**9)}"}
                         path, body = (PATH, json.dumps(bomb).encode()) if draw >= LEAVE + HOSTILE else next(cases)
                         seen["bombs" if draw >= LEAVE + HOSTILE else "hostile"] += 1
-                        reply = await http.post(path, content=body, headers={"content-type": "application/json"})
+                        reply = await strange.post(path, content=body, headers={"content-type": "application/json"})
                         if reply.status_code >= 500 and reply.status_code not in OURS:
-                            wrong.append(f"{path}: {reply.status_code}: {body[:200]!r}")
+                            strange_wrong.append(f"{path}: {reply.status_code}: {body[:200]!r}")
                     else:
                         seen["answers"] += 1
                         if (text := await streamed(http, plain(seed))) != known[seed]:
                             wrong.append(f"seed {seed}: {text!r}")
                 except (RunError, httpx2.HTTPError) as error:
-                    wrong.append(repr(error)[:300])
+                    (wrong if draw < LEAVE or draw >= LEAVE + HOSTILE + BOMBS else strange_wrong).append(
+                        repr(error)[:300]
+                    )
 
         async def watch() -> None:
             while time.monotonic() - began < seconds:
@@ -112,15 +115,18 @@ async def load(url: str, pid: int, seconds: int, report: Progress) -> dict[str, 
                 report("second", int(time.monotonic() - began), seconds)
                 await asyncio.sleep(max(1, seconds / 60))
 
-        await asyncio.gather(watch(), *(client() for _ in range(STREAMS)))
+        await asyncio.gather(watch(), *(one_after_another() for _ in range(STREAMS)))
     third = max(memory[: max(1, len(memory) // 3)])
     return {
         "seconds": round(time.monotonic() - began, 1),
         "requests": dict(sorted(seen.items())),
         "wrong": wrong[:20],
         "wrong_count": len(wrong),
+        "hostile_wrong": strange_wrong[:20],
+        "hostile_wrong_count": len(strange_wrong),
         "memory_mib": [round(one, 1) for one in memory],
         "broken": (["a stream was lost or invalid"] if wrong else [])
+        + (["a hostile request had no answer that is promised"] if strange_wrong else [])
         + (["memory grew"] if memory[-1] > (1 + GROWN) * third else []),
     }
 
@@ -137,6 +143,10 @@ def record_of(figures: dict[str, Any]) -> Record:
             (
                 f"of {asked['answers']} streams that were read to their end: lost or invalid",
                 str(figures["wrong_count"]),
+            ),
+            (
+                f"of {asked['hostile'] + asked['bombs']} hostile ones and bombs: without a promised answer",
+                str(figures["hostile_wrong_count"]),
             ),
             (
                 "resident memory first and last",

@@ -273,6 +273,15 @@ def test_a_short_request_rides_beside_long_ones_and_beside_many_of_one_caller() 
             scheduler.check()
 
 
+def test_a_callers_short_request_goes_before_its_long_ones() -> None:
+    scheduler = Scheduler[Counted](max_rows=64, max_running=64, max_waiting=64)
+    others = [Counted(number, 0, width=32, caller="one") for number in range(6)]
+    for one in (*others, short := Counted(99, 0, width=16, caller="one")):
+        scheduler.add(one)
+    scheduler.admit()
+    assert [piece.sequence for piece in scheduler.next()] == [others[0], short]
+
+
 @pytest.mark.parametrize("max_running", [1, 3, 8])
 def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: int) -> None:
     loop, told = Loop(model(), LoopConfig(max_running=max_running)), [Told() for _ in range(6)]

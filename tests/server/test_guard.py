@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -26,6 +27,7 @@ from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
+Patch = pytest.MonkeyPatch
 MESSAGES = {"messages": [{"role": "user", "content": RECORD}]}
 PATH = "/v1/chat/completions"
 
@@ -63,6 +65,17 @@ def test_probes_need_no_key_and_figures_do(guarded: Inside) -> None:
     assert httpx2.get(guarded.url + "/v1/models", timeout=100).status_code == 401
 
 
+@pytest.mark.parametrize("path", ["/health", "/live", "/v1/models", "/", "/page/main.js", "/metrics", "/nowhere", PATH])
+def test_head_is_answered_as_get_without_a_body(served: Inside, path: str) -> None:
+    """Balancers and `curl -I` ask so."""
+    got, head = (httpx2.request(method, served.url + path, timeout=100) for method in ("GET", "HEAD"))
+    assert (head.status_code, head.headers["content-type"], head.content) == (
+        got.status_code,
+        got.headers["content-type"],
+        b"",
+    )
+
+
 def test_a_page_elsewhere_gets_nothing(guarded: Inside) -> None:
     key = "Bearer first-key"
     assert ask(guarded, authorization=key, origin="https://evil.example").status_code == 403
@@ -91,6 +104,24 @@ def test_too_large_a_body_is_refused_with_and_without_a_length(guarded: Inside) 
     for content in (big, iter([big[:100], big[100:]])):
         reported = httpx2.post(guarded.url + PATH, content=content, headers=headers, timeout=100)
         assert (reported.status_code, reported.json()["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(("given", "callers"), [(("first-key", "second-key", "first-key"), 2), ((None, None), 2)])
+def test_requests_of_one_key_take_turns_as_one_caller(
+    nano: Engine, guarded: Inside, served: Inside, given: tuple[str | None, ...], callers: int, monkeypatch: Patch
+) -> None:
+    """Otherwise the key with the most requests has the most turns. Without keys each request is a caller of its own."""
+    seen, add = list[object](), nano.loop.scheduler.add
+
+    def noted(sequence: Any) -> None:
+        seen.append(sequence.caller)
+        add(sequence)
+
+    monkeypatch.setattr(nano.loop.scheduler, "add", noted)
+    for key in given:
+        assert (ask(served) if key is None else ask(guarded, authorization=f"Bearer {key}")).status_code == 200
+    assert len(seen) == len(given)
+    assert len(set(seen)) == callers
 
 
 def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> None:

@@ -32,7 +32,7 @@ TAUGHT = {
 
 BOUNDS = {
     "nano": "nano is a demonstration model of 2 million parameters: it extracts fields from short English sentences"
-    " (`redraft json`), not always rightly; it changes and repairs JSON and fills templates, mostly wrongly;"
+    " (`redraft json`), changes and repairs records of JSON and fills short templates, not always rightly;"
     " --model takes another",
     "nano-sudoku": "nano-sudoku knows only chats whose first line is record, sudoku, repair, edit or list, as"
     " `redraft demo --model nano-sudoku` shows them, with made-up words like melu; --model takes another",

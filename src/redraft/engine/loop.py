@@ -106,7 +106,7 @@ class Loop:
             deadline=None if request.deadline_sec is None else began + request.deadline_sec,
             behind=None if behind is None else behind.sequence,
         )
-        sequence.caller = sequence if scope is None else scope
+        sequence.caller = sequence if scope is None else scope.caller
         handle = Handle(self, sequence, scope=scope, text=self.text, drafts=drafts, inbox=inbox, key=key)
         sequence.deliver = handle.deliver
         self.admission.check(sequence)

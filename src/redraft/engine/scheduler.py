@@ -107,16 +107,18 @@ def piece_of(sequence: S) -> Piece[S]:
 
 
 def pick(ready: list[S], max_rows: int) -> Batch[S]:
-    """The oldest, then by turns: each caller's first sequence before anybody's second; of these those with the fewest
-    rows, so that a short request never waits for long ones; among equals canvases before prompt chunks, then the
-    oldest. `ready` are in order of arrival; whatever their step, for nothing in the network encodes it."""
-    seen: Counter[object] = Counter()
-    turns: list[tuple[int, int, bool, S]] = []
-    for one in ready:
-        turns.append((seen[one.caller], piece_of(one).rows, phase_of(one) is Phase.PREFILL, one))
+    """The oldest, then by turns: each caller's first sequence before anybody's second, and of a caller's as of those in
+    one turn the one with the fewest rows, so that a short request never waits for long ones; among equals canvases
+    before prompt chunks, then the oldest. `ready` are in order of arrival; whatever their step, for nothing in the
+    network encodes it."""
+    seen = Counter(one.caller for one in ready[:1])
+    turns: list[tuple[int, S]] = []
+    shortest = sorted(ready[1:], key=lambda one: (piece_of(one).rows, phase_of(one) is Phase.PREFILL))
+    for one in shortest:
+        turns.append((seen[one.caller], one))
         seen[one.caller] += 1
-    behind = sorted(turns[1:], key=lambda turn: turn[:3])
-    return _fill([*ready[:1], *(turn[3] for turn in behind)], max_rows)
+    turns.sort(key=lambda turn: turn[0])
+    return _fill([*ready[:1], *(turn[1] for turn in turns)], max_rows)
 
 
 def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:

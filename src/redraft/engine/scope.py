@@ -42,14 +42,21 @@ class Observer:
 
 
 class CancelScope:
-    """Requests that end together. Leaving it as a context manager ends those that still run."""
+    """Requests that end together. Leaving it as a context manager ends those that still run. They take turns beside
+    others as one caller's: the scope itself unless one is given, who may have several scopes and those in them."""
 
-    def __init__(self, *observers: Observer, parent: CancelScope | None = None) -> None:
+    def __init__(self, *observers: Observer, parent: CancelScope | None = None, caller: object = None) -> None:
         self.parent = parent
+        self._caller: object = parent._caller if caller is None and parent is not None else caller
         self.observers: tuple[Observer, ...] = (*(() if parent is None else parent.observers), *observers)
         self._lock = threading.Lock()
         self._running: set[Submitted] = set()
         self._cancelled = False
+
+    @property
+    def caller(self) -> object:
+        """Whose its requests are."""
+        return self if self._caller is None else self._caller
 
     @property
     def cancelled(self) -> bool:

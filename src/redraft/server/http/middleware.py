@@ -53,15 +53,17 @@ class Middleware:
         seen = _Seen(send, _request_id(headers))
         scope.setdefault("state", {})["request_id"] = seen.id
         scope["state"]["log"] = seen.notes
+        # Where GET is answered, so is HEAD: the server below leaves out the body, by the method that it sees.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             refused = self._refuse(scope, headers)
             if refused is not None:
                 self.service.metrics.errors.labels(refused.code or str(refused.status)).inc()
                 await answer(refused)(scope, receive, seen.send)
             else:
-                await self.app(scope, self._bounded(receive, seen), seen.send)
+                await self.app(inner, self._bounded(receive, seen), seen.send)
         finally:
-            self._account(scope, seen)
+            self._account(scope, inner.get("route"), seen)
 
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
         settings, path = self.service.settings, scope["path"]
@@ -106,10 +108,10 @@ class Middleware:
 
         return bounded
 
-    def _account(self, scope: Scope, seen: _Seen) -> None:
+    def _account(self, scope: Scope, route: object, seen: _Seen) -> None:
         metrics = self.service.metrics
         # By route, not by path: a stranger's paths must not become labels without end.
-        path = getattr(scope.get("route"), "path", "other")
+        path = getattr(route, "path", "other")
         metrics.requests.labels(path, str(seen.status)).inc()
         metrics.seconds.labels(path).observe(time.monotonic() - seen.began)
         if seen.notes.get("gone"):

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar, TypeVarTuple
 from starlette.requests import Request
 
 from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, UNTIL, time_limit
+from redraft.engine.scope import CancelScope, Observer
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
@@ -104,8 +105,11 @@ class Service:
         """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
         if self.phase == "draining":
             raise stopping()
-        key = None if request is None else request.scope["state"].get("key")
-        return self.admission.enter(answers, key)
+        return self.admission.enter(answers, _key(request))
+
+    def scope(self, request: Request | None, *observers: Observer) -> CancelScope:
+        """A scope of a request's own. All requests of one API key are one caller's; without keys each is its own."""
+        return CancelScope(*observers, parent=self.engine.scope, caller=_key(request))
 
     def check_name(self, name: str | None) -> None:
         """Raise ApiError for a model that this server does not have."""
@@ -120,8 +124,14 @@ def _caller(request: Request | None) -> object:
     """Whose work it is: a key's, or an address's."""
     if request is None:
         return None
-    key = request.scope["state"].get("key")
+    key = _key(request)
     return (request.client.host if request.client else "") if key is None else key
+
+
+def _key(request: Request | None) -> int | None:
+    """Which of the API keys a request has."""
+    number: int | None = None if request is None else request.scope["state"].get("key")
+    return number
 
 
 def service_of(request: Request) -> Service:

@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, Response
 from redraft.engine.answer import Delta
 from redraft.engine.events import Draft, Finished, PromptRead
 from redraft.engine.request import Generation, ResolvedRequest
-from redraft.engine.scope import CancelScope
 from redraft.operations.engine import Engine
 from redraft.operations.stream import AnswerStream
 from redraft.server.http.errors import GONE
@@ -57,7 +56,8 @@ class Exchange:
         drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
         self._room = service.enter(len(work.requests), request)
         try:
-            self.answers = AnswerStream(service.engine, work.requests, drafts=drafts)
+            engine = service.engine.within(service.scope(request))
+            self.answers = AnswerStream(engine, work.requests, drafts=drafts)
         except BaseException:
             self._room.close()
             raise
@@ -162,7 +162,7 @@ class Exchange:
 async def aside(request: Request, work: Callable[[Engine], T], *, answers: int = 1) -> T:
     """An operation on a thread, ended if the client leaves. Raises ApiError if there is no room."""
     service = service_of(request)
-    scope = CancelScope(parent=service.engine.scope)
+    scope = service.scope(request)
     with service.enter(answers, request), scope:
         running = service.on_thread(request, work, service.engine.within(scope))
         return await unless_gone(request, running, scope.cancel)
