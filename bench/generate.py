@@ -75,6 +75,7 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "docs/constraints.md": {
         "keywords": lambda _: constraints.keywords(),
         "maskbench": constraints.maskbench,
+        "maskbench-quiet": constraints.quiet,
         "noise-real": constraints.noise_real,
         "ways": constraints.ways,
     },

@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, metavar="N", help="answers (default: 1000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which schemas, and the noise (default: 0)")
     parser.add_argument("--limit", type=float, default=DEFAULT_LIMITS.seconds, metavar="SECONDS",
-                        help="how long a schema may take to compile (default: 10)")  # fmt: skip
+                        help="how long a schema may take to compile (default: 9)")  # fmt: skip
     parser.add_argument("--rows", type=Path, metavar="FILE", help="a line of JSON for each; a stopped run goes on")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
     arguments = parser.parse_args()

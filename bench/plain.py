@@ -6,13 +6,15 @@
 Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
 apart and never trained on), `strangers` (fifty sentences as a stranger types them), `elsewhere` (texts that say nothing
 of what is asked: null is right, and another value should be called a guess), `copies` (random strings and other
-alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them.
+alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them,
+and fillings to their template, as `redraft fill` does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +29,7 @@ import torch
 
 from redraft import load, prompts
 from redraft.cli.json import guesses
+from redraft.constraints.compile.template import read_template
 from redraft.constraints.sources import schema_source
 from redraft.engine.fields import field_confidence, field_entropy
 from redraft.engine.request import Options, Request
@@ -171,6 +174,12 @@ def schema_of(prompt: str) -> dict[str, Any]:
     return {"type": "array", "items": record} if head.endswith("list") else record
 
 
+def template_of(prompt: str) -> str:
+    """The template of a filling's prompt (`prompts.fill`)."""
+    head = prompt.removeprefix("Fill in:")
+    return head[1:].partition("\nfrom:\n")[0] if head[0] == "\n" else head[1:].partition("\n")[0]
+
+
 def _kind(kind: str) -> dict[str, Any]:
     if "|" in kind:
         return {"enum": [*kind.split("|"), None]}
@@ -191,7 +200,12 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
         options = Options(causal=True, max_tokens=most, seed=seed, temperature=0.0)
     record = group in RECORDS or group in (*WRITTEN, "copies")
     held = record and not arguments.free and not arguments.causal
-    language = engine.language(schema_source(schema_of(example.prompt))) if held else None
+    source = schema_source(schema_of(example.prompt)) if held else None
+    if group == "fill" and not arguments.free and not arguments.causal:
+        template = template_of(example.prompt)
+        untyped = dict.fromkeys(re.findall(r"\{\{(\w+)\}\}", template), "string")
+        source = read_template(template, untyped).source()
+    language = None if source is None else engine.language(source)
     began = time.monotonic()
     done = engine.run(engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language)))
     seconds = time.monotonic() - began

@@ -99,6 +99,9 @@ TABLE = (
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
     Take("maskbench", 45, "python bench/maskbench.py --data A --count 0", "a clone of jsonschemabench, as A"),
+    Take(
+        "maskbench-quiet", 5, "python bench/maskbench.py --data A --count 2000 --seed 3", "the same, and no other work"
+    ),
     Take("noise-real", 5, "python bench/noise_real.py --data A --count 1000", "the same"),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("nano-vision", 6, "python bench/vision.py --model A", "the result of recipes/vision as A"),

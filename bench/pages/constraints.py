@@ -29,6 +29,17 @@ def maskbench(root: Path) -> str:
     return f"{taken(record)}\n\n{table(columns, rows)}\n\n{listed(record.summary)}"
 
 
+def quiet(root: Path) -> str:
+    """Time and memory of a sample of them, on a machine that does nothing else."""
+    record = record_of(root, "maskbench-quiet")
+    kept = [
+        one
+        for one in record.summary
+        if any(word in one.figure for word in ("held", "seconds", "clock", "memory", "MB"))
+    ]
+    return f"{taken(record)}\n\n{listed(kept)}"
+
+
 def noise_real(root: Path) -> str:
     """The summary of the record of `bench/noise_real.py`."""
     record = record_of(root, "noise-real")

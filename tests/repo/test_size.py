@@ -9,21 +9,21 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_380, TESTS: 28_920}
+WHOLE_WALLS = {SOURCE: 43_500, TESTS: 29_060}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_045,
+    "core": 10_055,
     "images": 670,
     "model/gpu": 1_815,
     "weights": 3_215,
-    "constraints": 5_810,
+    "constraints": 5_850,
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_645,
-    "operations": 2_015,
+    "server": 5_665,
+    "operations": 2_065,
     "trace": 600,
     "distributed": 600,
     "cli": 4_770,
