@@ -110,21 +110,21 @@ def write(members: Members, spaced: bool = False) -> str:
 def _change(members: Members, key: str, old: str, rng: Random, split: str) -> tuple[Members, str]:
     kind = rng.random()
     spoken = key.replace("_", " ") if rng.random() < 0.3 else key
-    if kind < 0.62:
+    if kind < 0.5:
         role = rng.choice([role.name for role in roles().values() if key in role.names] or ["person"])
         value = json_of(role, rng, split)
         forms = _SET if old not in ("null", "true", "false") else tuple(form for form in _SET if "{old}" not in form)
         asked = rng.choice(forms).format(key=spoken, value=_said(value), old=_said(old))
         return members | {key: value}, asked
-    if kind < 0.74:
+    if kind < 0.68:
         found = {name: value for name, value in members.items() if name != key}
         return found, rng.choice(_DROP).format(key=spoken)
-    if kind < 0.84:
+    if kind < 0.8:
         (name, value), *_ = labelled(rng, split, 1)
         if name in members:
             return members, ""
         return members | {name: value}, rng.choice(_ADD).format(key=name, value=_said(value))
-    if kind < 0.92:
+    if kind < 0.87:
         return members | {key: "null"}, rng.choice(_CLEAR).format(key=spoken)
     (name, _), *_ = labelled(rng, split, 1)
     if name in members:
