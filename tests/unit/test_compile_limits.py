@@ -245,6 +245,16 @@ def test_bombs_are_refused_by_name_and_soon(make: Callable[[], Any], said: str) 
     assert time.process_time() - began < 1 + 5
 
 
+def test_the_parts_of_a_schema_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is far from the bound of states; all of them, kept until the whole is made, took 900 MB."""
+    source = schema_source({"type": "object", "properties": {"a": _nested(3), "b": {"type": "number"}}})
+    assert ready(source, BYTES).held == "exact"
+    monkeypatch.setattr("redraft.constraints.compile.schema.MOST_MOVES", 5000)
+    assert ready(source, BYTES).held == "guided"
+    with pytest.raises(match="parts of the schema over 5000 moves"):
+        source.compile(CompileLimits())
+
+
 def test_a_list_of_a_billion_is_held_from_left_to_right() -> None:
     found = ready(schema_source({"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}), BYTES)
     assert found.held == "guided"

@@ -99,17 +99,10 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     # again, and no text may hold it.
     try:
         with compiling(f"{name} {shown or pattern!r:.80}"):
-            start, final, edges = _run(rf"(?:{pattern})\x00")
+            table, ends = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
         reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
         raise OutOfReachError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
-    edges = edges[edges[:, 1] < 256]
-    states = np.unique(np.concatenate([[start], final, edges[:, 0], edges[:, 2]]))
-    states = np.append(start, states[states != start])
-    order = np.argsort(states)
-    source, target, ends = (order[np.searchsorted(states[order], x)] for x in (edges[:, 0], edges[:, 2], final))
-    table = np.full((len(states), 256), NOWHERE, np.int32)
-    table[source, edges[:, 1]] = target
     accepts = np.isin(table[:, 0], ends)
     table[:, 0] = NOWHERE
     weights = np.random.default_rng(0).integers(0, 2**63, len(table), dtype=np.uint64)
@@ -131,8 +124,9 @@ def _misspelt(pattern: str) -> str | None:
     return None
 
 
-def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-    """Start, final states and edges (state, byte, state) of a pattern's automaton. Raises ValueError.
+def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The moves [states, 256] of a pattern's automaton, which begins at state 0, and its final states. Raises
+    ValueError.
 
     The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
     it runs in a process of its own, with limits. What takes longer than a moment is begun again behind others' like it,
@@ -155,9 +149,9 @@ def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         raise ValueError(f"it needs {said} states, over {MOST_STATES}; narrow its counts")
     if done.returncode:
         raise ValueError(f"it needed over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
-    found = np.frombuffer(done.stdout, np.int64)
-    finals = int(found[1])
-    return int(found[0]), found[2 : 2 + finals], found[2 + finals :].reshape(-1, 3)
+    found = np.frombuffer(done.stdout, np.int32)
+    finals = int(found[0])
+    return found[1 + finals :].reshape(-1, 256).copy(), found[1 : 1 + finals]
 
 
 def _process(command: list[str], pattern: str, seconds: float) -> subprocess.CompletedProcess[bytes]:
@@ -178,14 +172,17 @@ try:
     index = Index(sys.stdin.buffer.read().decode(), Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
 except ValueError as error:
     sys.exit(print(error, file=sys.stderr) or 2)
-final = list(index.get_final_states())
-found = array.array("q", [index.get_initial_state(), len(final), *final])
-transitions = index.get_transitions()
+transitions, start, final = index.get_transitions(), index.get_initial_state(), index.get_final_states()
 if len(transitions) > int(sys.argv[3]):
     sys.exit(print(len(transitions), file=sys.stderr) or 3)
+numbers = {state: number for number, state in enumerate([start, *({*transitions, *final} - {start})])}
+found = array.array("i", [-1]) * (256 * len(numbers))
 for state, row in transitions.items():
+    at = 256 * numbers[state]
     for byte, target in row.items():
-        found.extend((state, byte, target))
+        if byte < 256:
+            found[at + byte] = numbers[target]
+sys.stdout.buffer.write(array.array("i", [len(final), *map(numbers.get, final)]).tobytes())
 sys.stdout.buffer.write(found.tobytes())
 """
 

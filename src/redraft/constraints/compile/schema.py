@@ -28,6 +28,7 @@ from redraft.constraints.compile.limits import (
     OutOfReachError,
     check_time,
     compiling,
+    part_compiled,
     time_limit,
 )
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
@@ -40,6 +41,9 @@ from redraft.errors import ConstraintError
 MOST_COUNTED = 1000
 MOST_PATTERNS = 4
 MOST_DIVISOR = 9999
+MOST_MOVES = 30_000_000
+"""Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of MaskBench's schemas none that came to an
+end had over 25 million."""
 BARE = r"[^\s:,{}\[\]<>\"]+"
 """Keys that need no quotes around them."""
 SHALLOW, GROWTH = 2, 6
@@ -102,6 +106,7 @@ class _Compiler:
     quote: bytes
     texts: dict[str, Dfa] = field(default_factory=dict)
     values: dict[tuple[Any, Trail, int], Dfa] = field(default_factory=dict)
+    moves: int = 0
 
     def value(self, schema: Any, trail: Trail, free: int = FREE_DEPTH) -> Dfa:
         """The texts of one value. `trail` are the recursive references that are open, `free` the levels left that are
@@ -116,7 +121,13 @@ class _Compiler:
                     found += [self.of_type(kind, plain, deeper, free) for kind in plain["type"]]
             found = [dfa for dfa in found if not dfa.is_empty]
             Builder(self.limits).check(sum(map(len, found)) // 2)
-            self.values[key] = found[0] if len(found) == 1 else self.either(found)
+            made = self.values[key] = found[0] if len(found) == 1 else self.either(found)
+            self.moves += made.table.size
+            if self.moves > MOST_MOVES:
+                raise OutOfReachError(
+                    f"{part_compiled()} brings the parts of the schema over {MOST_MOVES} moves; narrow its lengths,"
+                    " counts or depth"
+                )
         return self.values[key]
 
     def either(self, automata: Iterable[Dfa]) -> Dfa:

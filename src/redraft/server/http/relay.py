@@ -152,7 +152,7 @@ class _Reply:
         self._send = send
         self.begun, self._headed = False, False
         self.is_whole = False
-        """The last event of a stream was sent, or the last part: a replica lost from here on costs the client nothing."""
+        """The last event or part was sent: a replica that is lost from here on costs the client nothing."""
         self._closed = False
         self._start: Message = {}
         self._held: list[bytes] = []
