@@ -6,7 +6,7 @@ For every schema: whether it is held, how (exact, checked, guided), after how ma
 clock, and with how much more memory; how many of its valid instances are in the language, as Python writes them with
 their keys in some order; how many of the others have a key that the schema does not declare; how many of its invalid
 ones are, and the validator lets them through. The vocabulary has 262,144 made-up tokens. Nothing is kept on disk.
-`--count 0` takes every schema; a run that was stopped goes on from its `--rows`.
+`--count 0` takes every schema, `--largest` the largest ones; a run that was stopped goes on from its `--rows`.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="CLONE", help="a clone of jsonschemabench")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="so many at random (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which (default: 0)")
+    parser.add_argument("--largest", action="store_true", help="those of the largest files, which take most memory")
     parser.add_argument(
         "--limit",
         type=float,
@@ -91,6 +92,8 @@ def main() -> int:
         if not paths:
             parser.error(f"{arguments.data} has no maskbench/data/*.json; pass a clone of guidance-ai/jsonschemabench")
         random.Random(arguments.seed).shuffle(paths)
+        if arguments.largest:
+            paths.sort(key=lambda path: -path.stat().st_size)
         rows = []
         if arguments.rows is not None and arguments.rows.exists():
             rows = [Row(**json.loads(line)) for line in arguments.rows.read_text(encoding="utf-8").splitlines()]
@@ -103,7 +106,7 @@ def main() -> int:
                 with arguments.rows.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(row._asdict()) + "\n")
         name = "maskbench" if arguments.record is None else arguments.record.stem
-        record = record_of(rows, name, arguments.seed, base)
+        record = record_of(rows, name, "by size" if arguments.largest else arguments.seed, base)
         if arguments.record is not None:
             write_record(record, arguments.record)
     except RedraftError as error:
@@ -252,7 +255,7 @@ def processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def record_of(rows: list[Row], name: str, seed: int, base: float) -> Record:
+def record_of(rows: list[Row], name: str, seed: int | str, base: float) -> Record:
     """All of it."""
     splits = defaultdict[str, list[Row]](list)
     for row in rows:
