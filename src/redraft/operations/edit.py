@@ -9,27 +9,31 @@ A span longer than a canvas is revised in pieces from left to right. Each piece 
 unrevised ones behind it.
 
 What is rewritten by an instruction has no width: "remove the price" is shorter, "add a city" longer. So its answer is
-held to a language, any text and then what stands behind the span, and the projection weighs all widths at once.
+held to a language, any text and then what stands behind the span, and the projection weighs all widths at once. That
+language is kept nowhere: the next text has another.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from redraft import prompts
-from redraft.constraints.language import Language
-from redraft.constraints.sources import regex_source
+from redraft.constraints.compile.automaton import Compiled
+from redraft.constraints.compile.builder import Builder
+from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.values import text_of
+from redraft.constraints.language import Language, Source, ready
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Options, Request, ResolvedRequest
-from redraft.errors import RequestError
+from redraft.errors import ConstraintError, RequestError
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -38,7 +42,7 @@ from redraft.operations.variants import mean
 KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 ROOM = 48
-"""Tokens by which a rewritten span may grow."""
+"""Tokens by which a rewritten span may grow if nothing else is said."""
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 
@@ -67,6 +71,7 @@ def edit(
     strength: float | None = None,
     instruction: str | None = None,
     slack: int | None = None,
+    room: int = ROOM,
     constraint: GapConstraint = ANYTHING,
     seed: int | None = None,
     options: Options = DEFAULTS,
@@ -77,7 +82,7 @@ def edit(
     by default 0.5, and 1 with an `instruction`. The revised span has as many tokens as before, or up to `slack` fewer
     or more, and satisfies the `constraint`, to which a span longer than one canvas cannot be held. With an
     `instruction` the model is shown it and the whole text as a user's turn, and the text stands in its answer; at
-    strength 1, without slack and constraint, the span is then as long as it gets, up to ROOM tokens longer, if it and
+    strength 1, without slack and constraint, the span is then as long as it gets, up to `room` tokens longer, if it and
     all behind it have room in one canvas. Raises RequestError for a span that is empty, outside the text or cuts a
     character, and for options that an edit decides by itself; ConstraintError if no text of such a length satisfies
     the constraint.
@@ -96,7 +101,7 @@ def edit(
     before = _before(engine, shown, instruction)
     options = seeded(options, seed)
     free = instruction is not None and strength == 1 and slack is None and not constraint
-    found = _rewritten(engine, before, shown, options) if free else None
+    found = _rewritten(engine, before, shown, room, options) if free else None
     after, canvases, forwards = found or _revised(engine, before, shown, strength, slack or 0, constraint, options)
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
@@ -134,20 +139,33 @@ def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list
 
 
 def _rewritten(
-    engine: Core, before: Sequence[int], shown: Sequence[str], options: Options
+    engine: Core, before: Sequence[int], shown: Sequence[str], room: int, options: Options
 ) -> tuple[str, int, int] | None:
-    """The span as an instruction makes it, canvases and steps; None if one canvas has no room for it and what follows,
-    or the context for all. Line ends behind everything are not the model's."""
-    rest, model = shown[2].rstrip("\n"), engine.config.model
-    if len(rest) > engine.text.reach:
+    """The span as an instruction makes it, canvases and steps. None if one canvas has no room for it and what follows,
+    if the context has none, if what follows cannot be held, or if the span would grow by more than `room` tokens. Line
+    ends behind everything are not the model's."""
+    rest, model, encode = shown[2].rstrip("\n"), engine.config.model, engine.text.encode
+    if len(rest) > engine.text.reach or room < 0:
         return None
-    needed = len(engine.text.encode(shown[1] + rest, bos=False)) + ROOM
+    most = len(encode(shown[1], bos=False)) + room
+    needed = most + len(encode(rest, bos=False)) + 1
     width = -(-needed // WIDTH_STEP) * WIDTH_STEP
     if width > model.canvas_length or len(before) + width >= model.max_positions:
         return None
-    language = engine.language(regex_source(f"(?s:.*){re.escape(rest)}"))
-    done = engine.run(Request([*before], replace(options, max_tokens=width, canvas=width), constraint=language))
-    return done.text.removesuffix(rest), 1, sum(done.steps)
+    left = shared_time(options)
+    try:
+        language = ready(Source("edit", rest, partial(_anything_before, rest)), engine.vocabulary)
+    except ConstraintError:
+        return None
+    done = engine.run(Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language))
+    after = done.text.removesuffix(rest).replace(UNREADABLE, "")
+    return (after, 1, sum(done.steps)) if len(encode(after, bos=False)) <= most else None
+
+
+def _anything_before(rest: str, limits: CompileLimits) -> Compiled:
+    """Any text, and then this one."""
+    build = Builder(limits)
+    return Compiled(build.finish(build.then(build.embed(text_of()), build.literal(rest.encode()))))
 
 
 def _revised(

@@ -1,6 +1,7 @@
 """An operation (infill, edit) as a stream: its canvases while they settle, then its result.
 
-{"type": "request", "index", "width", "gap"}    a canvas is begun; its first `gap` positions are new text
+{"type": "request", "index", "width", "gap"}    a canvas is begun; its first `gap` positions are new text, or
+                                                begin with it where a rewritten span has no width
 {"type": "draft", "index", …}                   a step of it, as everywhere
 {"type": "over", "index", "finish"}             it is done, or "aborted": others were better
 {"type": "finished", …}                         the result

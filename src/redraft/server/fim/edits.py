@@ -13,7 +13,6 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.operations.edit import ROOM
-from redraft.operations.gap import WIDTH_STEP
 from redraft.server.fim.gap import count_tokens
 from redraft.server.http.body import BOOKKEEPING, Share, Str, Tokens
 from redraft.server.http.errors import ApiError, unsupported
@@ -61,10 +60,9 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
     note_prompts(request, [text])
     builder = RequestBuilder(service_of(request), body)
     service, slack = service_of(request), body.slack
-    # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
+    # The engine refuses a bound below the region; what is above it is the room that a rewritten region has.
     longest = await service.on_thread(request, count_tokens, builder.engine, region) + (slack or 0)
-    if slack is None and body.max_tokens is not None and body.max_tokens < longest + ROOM + WIDTH_STEP:
-        slack = 0  # what an instruction rewrites could pass the bound; in its old width it cannot
+    room = ROOM if body.max_tokens is None else min(ROOM, body.max_tokens - longest)
     bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
     options = replace(builder.options(max_tokens=None, keeps_canvas=True), max_tokens=bound)
     done = await aside(
@@ -75,6 +73,7 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
             strength=body.strength,
             instruction=body.instruction,
             slack=slack,
+            room=room,
             options=options,
         ),
     )
