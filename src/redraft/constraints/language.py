@@ -49,6 +49,7 @@ _LATE: dict[str, tuple[float, str]] = {}
 MOST_PROPERTIES = 4000
 """Properties of one object that are held from left to right: llguidance takes a second for so many, and four times as
 long for twice as many."""
+LAID_OUT_BYTES = 64  # of an edge
 MOST_SHORTEST = 4096
 """Tokens of an answer that is looked for to learn how short one can be."""
 TEXT = "text"
@@ -134,6 +135,11 @@ class Language:
         return "checked" if self.checked else "exact"
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of its edges in the orders that messages sum them in, about."""
+        return LAID_OUT_BYTES * len(self.automaton.src)
+
+    @property
     def is_text(self) -> bool:
         """Whether answers may be any text, and so be cut where there is no more room."""
         return self.source.kind == TEXT
@@ -212,7 +218,8 @@ def ready(
     from the folder, too, unless it was the time that was up.
     """
     if kept_in is None:
-        return _language(source, vocabulary, _compiled(source, vocabulary, limits))
+        with TURNS.turn(source.kind + source.text):
+            return _language(source, vocabulary, _compiled(source, vocabulary, limits))
     parts = [code_version(), source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
     key = json.dumps(parts)
     entry = read_entry(kept_in, key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from redraft.constraints.compile.automaton import Compiled, Dfa, intersect, subt
 from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits
 from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Language, Source, Vocabulary, ready
 from redraft.errors import ConstraintError, RequestError
@@ -79,7 +79,7 @@ def _around(before: str, text: str, behind: str, limits: CompileLimits) -> Dfa:
     return build.finish(build.then(*parts))
 
 
-@lru_cache(maxsize=64)
+@remembered
 def span_language(
     constraint: GapConstraint, vocabulary: Vocabulary, *, begins: bytes = b"", ends: bytes = b""
 ) -> Language:

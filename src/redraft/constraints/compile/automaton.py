@@ -40,6 +40,11 @@ class Dfa:
         return len(self.table)
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of its arrays."""
+        return int(self.table.nbytes + self.class_of.nbytes + self.accepts.nbytes)
+
+    @property
     def is_empty(self) -> bool:
         """Whether it accepts nothing at all. Every state of a trimmed automaton leads somewhere."""
         return not bool(self.accepts.any())

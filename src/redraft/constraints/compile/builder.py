@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import EMPTY, NOWHERE, Dfa, Ints, ranges
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, OutOfReachError, check_time, part_compiled
+from redraft.constraints.compile.remembered import remembered
 
 Part = tuple[int, int] | None
 """The first and the last state of a piece of a language under construction; None if no string is in it."""
@@ -127,7 +127,7 @@ def any_of(texts: Iterable[str]) -> Dfa:
     return _any_of(tuple(texts))
 
 
-@lru_cache(maxsize=256)
+@remembered
 def _any_of(texts: tuple[str, ...]) -> Dfa:
     build = Builder()
     return build.finish(build.either([build.literal(text.encode()) for text in texts]))

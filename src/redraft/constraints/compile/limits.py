@@ -6,9 +6,9 @@ when time is up, and `compiling` says which part is being compiled.
 
 Compiling is Python, of which one thread runs at a time. So it takes turns (`turn`): the next slice goes to the caller
 that has had the least, and of its constraints to the one that has had the least, so that a small one waits for no large
-one; large ones are compiled one after another, since together they would take memory together and none would end while
-others come. What a process of its own compiles for long has turns of its own (`aside`). The clock of one that waits
-stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then.
+one. A caller's large ones are compiled one after another, since together they would take memory together and none would
+end while others come. Those that a process of its own compiles for long have a turn of their own (`aside`). The clock
+of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Turn:
 
 
 class Turns:
-    """Those that are being compiled, of which one has the turn, and one that of those in a process of their own."""
+    """Constraints that are being compiled: one at a time here, and one at a time in a process of its own."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class Turns:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Within this, which no other has entered, a process works for the constraint and others have the turn."""
+        """Within this a process works for the constraint, and others are compiled here. One constraint at a time."""
         mine = _TURN.get()
         if mine is None:
             yield

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from redraft.constraints.compile.limits import (
     compiling,
     seconds_left,
 )
+from redraft.constraints.compile.remembered import remembered
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -92,7 +92,7 @@ def _look_ahead(pattern: str) -> tuple[str, str, str] | None:
     return (parts[0], parts[1], parts[2]) if parts else None
 
 
-@lru_cache(maxsize=256)
+@remembered
 def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     # The library searches as Rust does, first alternative first, and forgets what a match has made unnecessary: of a|ab
     # it would keep a. A match that ends in a byte that nothing else ends in is never early; that byte is taken off

@@ -106,6 +106,7 @@ class _Compiler:
     quote: bytes
     texts: dict[str, Dfa] = field(default_factory=dict)
     values: dict[tuple[Any, Trail, int], Dfa] = field(default_factory=dict)
+    made: set[Dfa] = field(default_factory=set)
     moves: int = 0
 
     def value(self, schema: Any, trail: Trail, free: int = FREE_DEPTH) -> Dfa:
@@ -122,7 +123,8 @@ class _Compiler:
             found = [dfa for dfa in found if not dfa.is_empty]
             Builder(self.limits).check(sum(map(len, found)) // 2)
             made = self.values[key] = found[0] if len(found) == 1 else self.either(found)
-            self.moves += made.table.size
+            self.moves += 0 if made in self.made else made.table.size
+            self.made.add(made)
             if self.moves > MOST_MOVES:
                 raise OutOfReachError(
                     f"{part_compiled()} brings the parts of the schema over {MOST_MOVES} moves; narrow its lengths,"

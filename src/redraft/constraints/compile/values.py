@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from redraft.constraints.compile.automaton import NOWHERE, Dfa, explore
+from redraft.constraints.compile.remembered import remembered
 
 MOST_DIGITS = 15
 """Decimals of this many digits are told apart by every reader of JSON, whatever numbers it computes with."""
@@ -30,7 +30,7 @@ FOLLOW = (((0, 1, 2), 0), ((2,), 1), ((0, 1, 2), 1), ((0, 1), 1), ((1, 2), 2), (
 _SHORT = {0x22: b'"', 0x5C: b"\\", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t"}
 
 
-@lru_cache(maxsize=256)
+@remembered
 def text_of(low: int = 0, high: int | None = None) -> Dfa:
     """All texts of `low` to `high` characters (Unicode code points) in UTF-8; without end if `high` is None.
 
@@ -57,7 +57,7 @@ def text_of(low: int = 0, high: int | None = None) -> Dfa:
     return explore((0, -1, 0), alphabet, move, lambda state: state[2] == 0 and state[0] >= low)
 
 
-@lru_cache(maxsize=2)
+@remembered
 def space(*, lines: bool) -> Dfa:
     """White space as people and models write it: none, one space, or with `lines` a line break and an indent."""
 
@@ -69,7 +69,7 @@ def space(*, lines: bool) -> Dfa:
     return explore(0, [b" ", b"\n", b"\t"], move, lambda _: True)
 
 
-@lru_cache(maxsize=256)
+@remembered
 def quoted(text: Dfa) -> Dfa:
     """JSON strings that say a text of the language, quotes included."""
     size, begin, end = len(text), 2 * len(text), 2 * len(text) + 1
@@ -95,7 +95,7 @@ def quoted(text: Dfa) -> Dfa:
     return Dfa(moved.astype(np.int32), class_of.astype(np.int32), accepts[order]).trimmed()
 
 
-@lru_cache(maxsize=256)
+@remembered
 def number(
     low: Decimal | None = None,
     high: Decimal | None = None,
@@ -128,7 +128,7 @@ def number(
     return explore(_Read(), _ALPHABET, move, lambda state: signs[state.sign].accepts(state))
 
 
-@lru_cache(maxsize=64)
+@remembered
 def multiple(of: Decimal) -> Dfa:
     """Decimals that `of` divides, by the remainder of what has been read."""
     places = _places(of)
