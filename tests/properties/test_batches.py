@@ -282,6 +282,53 @@ def test_a_callers_short_request_goes_before_its_long_ones() -> None:
     assert [piece.sequence for piece in scheduler.next()] == [others[0], short]
 
 
+def turns_of(sequences: list[Counted], forwards: int) -> list[set[int]]:
+    """Which sequences are in each forward of a scheduler that shares rows among callers."""
+    scheduler = Scheduler[Counted](max_rows=512, max_running=64, max_waiting=64, share=64)
+    for one in sequences:
+        scheduler.add(one)
+    scheduler.admit()
+    found = []
+    for _ in range(forwards):
+        batch = scheduler.next()
+        assert 0 < sum(piece.rows for piece in batch) <= 512
+        found.append({piece.sequence.number for piece in batch})
+    return found
+
+
+def test_beside_short_answers_a_callers_long_ones_have_every_fourth_forward() -> None:
+    """A forward of a processor takes as long as it has rows: with all of them each would take ten times as long."""
+    long_ones = [Counted(number, 0, width=256, caller="one") for number in range(8)]
+    found = turns_of([*long_ones, Counted(9, 0, width=16, caller="another")], 9)
+    assert [len(each) for each in found] == [2, 1, 1, 1, 2, 1, 1, 1, 2]
+    assert all(9 in each for each in found)
+    short_ones = [Counted(number, 0, width=16, caller="one") for number in range(8)]
+    assert [len(each) for each in turns_of([*short_ones, Counted(9, 0, width=16, caller="another")], 4)] == [5] * 4
+
+
+def test_callers_who_ask_for_the_same_are_in_one_forward() -> None:
+    for width in (16, 64, 256):
+        assert turns_of([Counted(number, 0, width=width, caller=number) for number in range(2)], 3) == [{0, 1}] * 3
+
+
+def test_nobody_starves_where_a_forward_has_no_room_for_all() -> None:
+    for widths in ((256,) * 5, (256, 256, 256, 16, 16), (64,) * 20, (256, *(64,) * 9, *(16,) * 9)):
+        found = turns_of([Counted(n, 0, width=width, caller=n) for n, width in enumerate(widths)], 40)
+        times = [sum(n in each for each in found) for n in range(len(widths))]
+        assert min(times) >= 40 // len(widths)
+
+
+def test_a_caller_with_many_waiting_does_not_keep_another_from_running() -> None:
+    scheduler = Scheduler[Counted](max_rows=512, max_running=4, max_waiting=64)
+    for number in range(10):
+        scheduler.add(Counted(number, 0, caller="one"))
+    assert [one.number for one in scheduler.admit()] == [0, 1, 2, 3]
+    scheduler.add(Counted(10, 0, caller="another"))
+    scheduler.remove(scheduler.running[2])
+    assert [one.number for one in scheduler.admit()] == [10]
+    scheduler.check()
+
+
 @pytest.mark.parametrize("max_running", [1, 3, 8])
 def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: int) -> None:
     loop, told = Loop(model(), LoopConfig(max_running=max_running)), [Told() for _ in range(6)]

@@ -25,6 +25,7 @@ from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.distributed.router import PrefixRouter
 from redraft.server.http.app import create_app
 from redraft.server.http.log import Log
+from redraft.server.http.process import mind_memory
 from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
 
@@ -47,6 +48,7 @@ class Replica:
     def __init__(self, args: Mapping[str, Any]) -> None:
         """Load. Raises as `Fleet.load`."""
         fleet = fleet_of(args)
+        mind_memory()
         self._name = serve.get_replica_context().replica_id.unique_id
         self._engine = fleet.load()
         self._service = Service(fleet.settings)

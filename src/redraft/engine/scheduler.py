@@ -8,7 +8,8 @@ The unit of work is the row. A sequence asks for rows in one of two phases:
 Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, or beside an image that is there
 (`images/prompt.py`), never by what happens to fit, so that a request's forwards are the same whatever runs beside it.
 `pick` takes from what is ready, up to `max_rows`; the oldest sequence always goes, so every turn comes: where a forward
-has room for one canvas, behind all before it.
+has room for one canvas, behind all before it. On a processor, where a forward takes as long as it has rows, several
+callers go by `Shares`, so that one's short answers do not wait for another's long ones.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ def piece_of(sequence: S) -> Piece[S]:
 
 
 def pick(ready: list[S], max_rows: int) -> Batch[S]:
-    """The oldest, then by turns: each caller's first sequence before anybody's second, and of a caller's as of those in
-    one turn the one with the fewest rows, so that a short request never waits for long ones; among equals canvases
-    before prompt chunks, then the oldest. `ready` are in order of arrival; whatever their step, for nothing in the
-    network encodes it."""
+    """The oldest, then callers by turns: each one's first sequence before anybody's second. A caller's sequences are
+    ordered by rows, and so are those of one turn, so that a short request never waits for long ones; among equals
+    canvases come before prompt chunks, then the oldest. `ready` are in order of arrival; whatever their step, for
+    nothing in the network encodes it."""
     seen = Counter(one.caller for one in ready[:1])
     turns: list[tuple[int, S]] = []
     shortest = sorted(ready[1:], key=lambda one: (piece_of(one).rows, phase_of(one) is Phase.PREFILL))
@@ -133,16 +134,56 @@ def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
     return tuple(chosen)
 
 
-class Scheduler(Generic[S]):
-    """The queue and the running sequences, by number. Two bounds: rows per forward, requests at a time."""
+class Shares:
+    """Rows by turns among callers. In a forward each takes rows until it has its share, and what the last piece takes
+    beyond it is a debt of the forwards that follow: deficit round robin (Shreedhar and Varghese, 1995) with debts in
+    place of savings. A share is `least` rows, or as many as the least that some caller's first piece has: callers who
+    ask for the same stay together."""
 
-    def __init__(self, *, max_rows: int, max_running: int, max_waiting: int) -> None:
+    def __init__(self, least: int) -> None:
+        self.least = least
+        self._debts: dict[object, int] = {}
+
+    def pick(self, ready: list[S], max_rows: int) -> Batch[S]:
+        """The next forward of sequences of several callers, in order of arrival."""
+        lines: dict[object, list[Piece[S]]] = {}
+        for one in ready:
+            lines.setdefault(one.caller, []).append(piece_of(one))
+        for line in lines.values():
+            line[1:] = sorted(line[1:], key=lambda piece: (piece.rows, phase_of(piece.sequence) is Phase.PREFILL))
+        share = max(self.least, min(line[0].rows for line in lines.values()))
+        debts = {caller: self._debts.get(caller, 0) for caller in lines}
+        waited = max(0, min(debts.values()))  # where all are in debt, time passes until one is not
+        chosen: list[Piece[S]] = []
+        left = max_rows
+        for caller in sorted(lines, key=lambda caller: (debts[caller], lines[caller][0].rows)):
+            debts[caller] -= waited
+            if debts[caller] > 0:
+                debts[caller] = max(0, debts[caller] - share)
+                continue
+            taken = 0
+            for piece in lines[caller]:
+                if taken < share and (piece.rows <= left or not chosen):
+                    chosen.append(piece)
+                    taken, left = taken + piece.rows, left - piece.rows
+            # Who got little goes first the next time, and before it who got nothing several times.
+            debts[caller] = taken - share + (0 if taken else debts[caller])
+        self._debts = debts
+        return tuple(chosen)
+
+
+class Scheduler(Generic[S]):
+    """The queue and the running sequences, by number. Two bounds: rows per forward, requests at a time. With a `share`
+    of rows callers go by `Shares`, otherwise by turns in a forward as full as it can be."""
+
+    def __init__(self, *, max_rows: int, max_running: int, max_waiting: int, share: int | None = None) -> None:
         for name, value in (("max_rows", max_rows), ("max_running", max_running), ("max_waiting", max_waiting)):
             if type(value) is not int or value < 1:
                 raise RequestError(f"{name} is {value!r}; it must be an integer of at least 1")
         self.max_rows, self.max_running, self.max_waiting = max_rows, max_running, max_waiting
         self.waiting: dict[int, S] = {}
         self.running: dict[int, S] = {}
+        self._shares = None if share is None else Shares(share)
 
     def check_room(self, arrived: int) -> None:
         """Raise BusyError if the queue, with `arrived` requests on their way to it, is full."""
@@ -157,16 +198,23 @@ class Scheduler(Generic[S]):
         self.waiting[sequence.number] = sequence
 
     def admit(self, fits: Callable[[S], bool] = lambda _: True) -> list[S]:
-        """Move sequences from the queue to the running ones, in order, as far as there is room; returns them. The first
-        that does not fit waits, and so do all behind it."""
+        """Move sequences from the queue to the running ones as far as there is room; returns them. Next is the oldest
+        of the caller that has the fewest running. If it does not fit it waits, and so do all others."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
-            number = next(iter(self.waiting))
-            if not fits(self.waiting[number]):
+            one = self._first()
+            if not fits(one):
                 break
-            self.running[number] = self.waiting.pop(number)
-            joined.append(self.running[number])
+            self.running[one.number] = self.waiting.pop(one.number)
+            joined.append(one)
         return joined
+
+    def _first(self) -> S:
+        oldest: dict[object, S] = {}
+        for one in self.waiting.values():
+            oldest.setdefault(one.caller, one)
+        running = Counter(one.caller for one in self.running.values())
+        return min(oldest.values(), key=lambda one: running[one.caller])
 
     def postpone(self, sequence: S) -> None:
         """Put a running sequence back, before all that wait."""
@@ -175,7 +223,10 @@ class Scheduler(Generic[S]):
 
     def next(self) -> Batch[S]:
         """The next forward. Empty when nothing is ready."""
-        return pick([one for one in self.running.values() if not one.waits], self.max_rows)
+        ready = [one for one in self.running.values() if not one.waits]
+        if self._shares is not None and len({one.caller for one in ready}) > 1:
+            return self._shares.pick(ready, self.max_rows)
+        return pick(ready, self.max_rows)
 
     def remove(self, sequence: S) -> None:
         """Forget a sequence, finished or aborted, running or not."""

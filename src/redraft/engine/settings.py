@@ -48,4 +48,15 @@ def default_rows(config: ModelConfig, device: str) -> int:
     return min(MOST_CANVASES, max(2, wanted)) * rows
 
 
+CALLERS_ROWS = 64
+"""Rows of a caller in each forward of a processor, where several callers ask for answers of different sizes: a canvas
+of 256 is in every fourth forward then."""
+
+
+def default_share(device: str) -> int | None:
+    """Rows that a caller may have in each forward beside others; None for all: on a GPU a forward takes about as long
+    with few rows as with many."""
+    return CALLERS_ROWS if device == "cpu" else None
+
+
 DEFAULT_LOOP = LoopConfig()

@@ -62,18 +62,20 @@ def serve(
     def begun(server: Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
-    keep_heaps_few()
-    threading.Thread(target=_keep_trimming, daemon=True).start()
+    mind_memory()
     run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
 
 
-def keep_heaps_few() -> None:
-    """Let glibc's threads share two heaps. It gives each thread one of its own, up to eight a core, and what a request
-    needed for a moment tears holes into all of them: a sixth of the memory of a server under load."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+def mind_memory() -> None:
+    """Let glibc's threads share two heaps, unless MALLOC_ARENA_MAX says otherwise, and give back what is free now and
+    then. It would give each thread a heap of its own, up to eight a core, and what requests need for a moment tears
+    holes into all of them: a sixth of the memory of a server under load."""
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+    threading.Thread(target=_keep_trimming, daemon=True).start()
 
 
 def trim() -> None:
