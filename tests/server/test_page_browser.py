@@ -344,6 +344,28 @@ def test_a_span_is_revised_and_kept(tab: Tab) -> None:
     assert tab.bodies[-1]["segments"][1]["revise"] == {"text": "3412", "strength": 1}
 
 
+def test_a_span_is_rewritten_by_an_instruction_and_its_steps_are_shown(tab: Tab) -> None:
+    page = tab.open("edit")
+    page.get_by_label("Text", exact=True).fill('{"who":"Maria","qty":317,"item":"apples"}')
+    page.evaluate("document.querySelector('textarea').setSelectionRange(21, 24)")
+    page.get_by_label("Text", exact=True).dispatch_event("select")
+    page.get_by_label("Instruction").fill("Set qty to 520.")
+    page.get_by_role("button", name="Revise").click()
+    page.wait_for_selector(".result .diff")
+    page.wait_for_selector(SETTLED)
+    assert tab.bodies[-1]["segments"][1]["revise"]["instruction"] == "Set qty to 520."
+
+
+def test_an_empty_message_is_not_sent(tab: Tab) -> None:
+    page = tab.open("write")
+    page.get_by_label("Prompt").fill("  ")
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="A record").click()
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_selector(SETTLED)
+    assert len(tab.bodies) == 1
+
+
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs that read differently on the way, the second held to what is wrong."""
@@ -736,7 +758,7 @@ def test_a_bar_stands_only_where_the_model_had_a_choice(tab: Tab) -> None:
     said = page.locator(".fields td:last-child").all_text_contents()
     assert said[0] == "the only value the schema allows"
     assert said[1].strip() == "90.5%"  # e ** -0.1
-    assert said[2] == "the schema’s choice, against the model"
+    assert said[2] == "the schema’s choice, not the model’s"
 
 
 def test_nine_by_nine_is_asked_and_contradictory_clues_are_named(tab: Tab) -> None:

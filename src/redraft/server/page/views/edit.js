@@ -33,14 +33,14 @@ class Edit {
     this.chosen = h("p", { class: "chosen", "aria-live": "polite" });
     this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 1 });
     this.reading = h("output", { class: "reading" });
-    this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "any with an instruction" });
+    this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric" });
     this.wish = h("input", { type: "text", placeholder: "none", value: WISH });
     this.knobs = new Knobs(server, { effort: false });
     this.race = new Race();
     this.result = h("section", { class: "result", "aria-label": "The changed text", hidden: true });
     this.run = new Run({ label: "Revise", go: (signal) => this.go(signal) });
     for (const kind of ["select", "keyup", "pointerup", "input"]) this.text.addEventListener(kind, () => this.read());
-    this.strength.addEventListener("input", () => this.read());
+    for (const each of [this.strength, this.wish]) each.addEventListener("input", () => this.read());
     this.element = this.layout(server);
     this.read();
   }
@@ -83,6 +83,8 @@ class Edit {
     );
     this.run.button.disabled = !part && !this.run.running;
     this.reading.textContent = `${Math.round(this.strength.value * 100)}% starts as noise`;
+    // What an instruction rewrites as a whole has no width of its own.
+    this.slack.placeholder = this.wish.value.trim() && Number(this.strength.value) === 1 ? "as it needs" : "0";
   }
 
   async go(signal) {
@@ -95,7 +97,7 @@ class Edit {
     const segments = [{ text: before }, { revise }, { text: behind }];
     this.result.hidden = true;
     const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
-    this.race.end((lane) => textOf(lane.recording.frames.at(-1)) === done.revised, { ...done, text: before + done.revised + behind });
+    this.race.end((lane) => textOf(lane.recording.frames.at(-1)).startsWith(done.revised), { ...done, text: before + done.revised + behind });
     this.report(before, part, behind, done);
   }
 
@@ -103,7 +105,7 @@ class Edit {
     const now = done.revised;
     const keep = h("button", { type: "button", class: "chip", hidden: now === part, onclick: () => this.keep(before, now, behind) }, "Keep it");
     const facts = `${count(done.forwards, "step")} · seed ${done.seed}`;
-    const note = now === part ? "It stayed as it was. More strength, or another seed, may change it." : facts;
+    const note = now === part ? `It stayed as it was. ${this.strength.value < 1 ? "More strength" : "Another part of the text"}, or another seed, may change it.` : facts;
     this.result.replaceChildren(
       shown([["same", before], ...diff(part, now), ["same", behind]]),
       h("p", { class: "facts" }, note),

@@ -97,7 +97,7 @@ function rows(said, frames) {
 }
 
 function verdict(path, sure, free, against) {
-  if (against) return [h("small", {}, "the schema’s choice, against the model")];
+  if (against) return [h("small", {}, "the schema’s choice, not the model’s")];
   if (sure === null) return [h("small", {}, "not reported")];
   if (!free) return [h("small", {}, "the only value the schema allows")];
   const bar = h("meter", { "aria-label": `How sure of ${path}`, min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: sure });

@@ -30,7 +30,7 @@ export function fits(server) {
 
 /** The view. */
 export function build(server) {
-  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE, h("a", { href: "#trace" }, "watch one being solved"), ".") : new Sudoku(server).element;
+  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE, h("a", { href: "#trace" }, "watch one being solved"), " (Show a sample).") : new Sudoku(server).element;
 }
 
 class Sudoku {

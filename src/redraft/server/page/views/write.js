@@ -121,6 +121,7 @@ class Write {
   /** A new turn, or with `again` the last one once more with some of its tokens pinned. */
   async go(signal, again = null) {
     if (again?.beside) return this.pair(again.beside, signal);
+    if (!again && this.modes.value === "chat" && !this.prompt.value.trim() && !this.pictures?.items.length) return this.prompt.focus();
     const turn = again?.turn ?? this.turn();
     const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }) };
     const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
