@@ -200,8 +200,9 @@ async def attack(http: httpx2.AsyncClient, cases: Iterator[tuple[str, bytes]], c
 
 
 async def bystander(http: httpx2.AsyncClient, over: asyncio.Event, most: int | None = None) -> dict[str, list[float]]:
-    """Seconds of plain requests and of /live, one after another, until it is over."""
-    found: dict[str, list[float]] = {"answer": [], "live": []}
+    """Seconds of plain requests and of /live, one after another, until it is over; those of requests whose answer was
+    cut by the server's own limit stand under `cut`, too."""
+    found: dict[str, list[float]] = {"answer": [], "live": [], "cut": []}
     while not over.is_set() and (most is None or len(found["live"]) < most):
         for name, asked in (("answer", http.post("/v1/chat/completions", json=PLAIN)), ("live", http.get("/live"))):
             began = time.monotonic()
@@ -209,6 +210,8 @@ async def bystander(http: httpx2.AsyncClient, over: asyncio.Event, most: int | N
             if reply.status_code != 200:
                 raise RunError(f"the bystander's request got {reply.status_code}: {reply.text[:300]}")
             found[name].append(time.monotonic() - began)
+            if name == "answer" and reply.json()["choices"][0]["canvas"]["finish"] == "deadline":
+                found["cut"].append(found[name][-1])
         await asyncio.sleep(0.02)
     return found
 
@@ -258,8 +261,10 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
         "over_2_sec": sum(one > MOST_SEC for one in seen.seconds),
         "slowest_sec": round(max(seen.seconds), 3),
         "slowest": [said for _, said in seen.slowest],
-        "bystander_quiet_ms": {name: percentiles_ms(times, 50, 99) for name, times in quiet.items()},
-        "bystander_ms": {name: percentiles_ms(times, 50, 99) for name, times in noticed.items()},
+        "bystander_quiet_ms": {name: percentiles_ms(quiet[name], 50, 99) for name in ("answer", "live")},
+        "bystander_ms": {name: percentiles_ms(noticed[name], 50, 99) for name in ("answer", "live")},
+        "bystander_answers": len(noticed["answer"]),
+        "bystander_cut": len(noticed["cut"]),
         "resident_mib": [round(before[0], 1), round(after[0], 1)],
         "resident_mib_each_tenth": meanwhile,
         "kept_prefixes_mib": [round(before[1], 1), round(after[1], 1)],
@@ -277,6 +282,7 @@ def broken(found: Mapping[str, Any]) -> list[str]:
         "an answer that is not promised": bool(found["wrong"]),
         f"an answer took over {most_sec:.1f} s": found["slowest_sec"] > most_sec,
         "a bystander waited": any(loud[name]["p99"] > SLOWER * quiet[name]["p99"] for name in quiet),
+        "a bystander's answer was cut at the server's limit": found["bystander_cut"] > 0,
         "memory did not come back": after > (1 + GROWN) * before,
         "descriptors stayed open": found["descriptors"][1] > found["descriptors"][0],
     }
@@ -325,6 +331,10 @@ def record_of(figures: Mapping[str, Any], count: int) -> Record:
             (f"{sent}: answers that are not promised", str(len(figures["wrong"]))),
             (f"answers over {MOST_SEC:g} s; the slowest", f"{figures['over_2_sec']}; {figures['slowest_sec']:.2f} s"),
             ("a bystander's p99 meanwhile, and when it is quiet", f"{loud:.0f} ms, {quiet:.0f} ms"),
+            (
+                "a bystander's answers that the limit of one second cut",
+                f"{figures['bystander_cut']} of {figures['bystander_answers']}",
+            ),
             ("the server's resident memory before and after", memory),
             ("of it, kept prefixes", kept),
             ("its open descriptors before and after", " and ".join(map(str, figures["descriptors"]))),

@@ -131,6 +131,10 @@ def test_what_broke_names_its_field(server: Process, path: str, body: Any, param
 def test_a_body_that_nests_too_deep_is_no_object_ever(server: Process, sent: bytes) -> None:
     assert "nests" in refused(server, PATH, sent, None)
     assert read_json(b'["' + b"[" * 100 + b'\\"[", [[]]]') == ["[" * 100 + '"[', [[]]], "brackets in texts are texts"
+    for encoding in ("utf-16", "utf-16-le", "utf-32-be"):
+        assert read_json('["\\"", [[]]]'.encode(encoding)) == ['"', [[]]]
+        with pytest.raises(ValueError, match="levels deep"):
+            read_json(('["\\"", ' + "[" * 100 + "]" * 100 + "]").encode(encoding))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,17 +79,23 @@ def test_a_row_shows_files_from_its_own_folder(folder: Path, wanted: str, form: 
     whole = {"custom_id": "a", "url": "/v1/chat/completions", "body": body}
     rows = [body if form == "plain" else whole, body | {"image": ["none.png"]}, body | {"image": 7}]
     rows += [{"prompt": "read", "image": "0.png"}, body | {"image": "not.png"}]
+    rows += [body | {"image": named} for named in ("../0.png", "/dev/zero", "pipe", ["0.png"] * 65)]
+    if not (folder / "pipe").exists():
+        os.mkfifo(folder / "pipe")
     source, target = folder / f"{form}.jsonl", folder / f"{form}-out.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["run", str(source), str(target), *model(folder)]) == 3
     replies = [json.loads(line)["response"] for line in target.read_text().splitlines()]
     assert replies[0]["body"]["choices"][0]["message"]["content"] == wanted
     said = [reply["body"]["error"]["message"] for reply in replies[1:]]
-    assert [reply["status_code"] for reply in replies[1:]] == [400] * 4
+    assert [reply["status_code"] for reply in replies[1:]] == [400] * 8
     assert "none.png cannot be read" in said[0]
     assert said[1].startswith("image is 7; it must be a file")
     assert said[2].startswith("image needs messages that end with a user's turn")
     assert "messages[0].content[0] is no PNG, JPEG, WebP or GIF" in said[3]
+    assert all(one.endswith("name a file in the folder of the rows") for one in said[4:6])
+    assert said[6].endswith("pipe is no file")
+    assert said[7] == "image names 65 files; at most 64"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,13 @@ from redraft.operations.engine import Engine
 from redraft.operations.gap import GapContext
 from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.variants import mean, rank
+from redraft.server.openai.replies import whole_answer
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
 END = 1
+NOTHING = whole_answer("", seed=1, finish="deadline", forwards=0)
+"""What is there where the time is up before a step."""
 
 
 # -- a gap as a canvas -------------------------------------------------------------------------------------------------
@@ -160,6 +164,7 @@ def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine)
         ('{"who":"Karomi","qty":417}\n', (0, 26)),
         ("first line\nSend 417 melu.\nlast (line) [a-z]* \\ {{x}}\n", (11, 25)),
         (b"\xff first\nSend 417 melu.\nlast", (8, 22)),
+        ("Send 417 melu.\nlast \0 line", (0, 14)),
     ],
 )
 def test_what_an_instruction_rewrites_has_no_width_and_all_else_stays(
@@ -176,6 +181,27 @@ def test_what_an_instruction_rewrites_has_no_width_and_all_else_stays(
     counts = {len(engine.text.encode(done.after, bos=False)) for done in edits}
     assert len(counts) > 1, "they are as long as they get"
     assert engine.edit(text, span, instruction="Make it longer.", seed=3, options=hot).data == edits[3].data
+
+
+def test_what_an_instruction_rewrites_is_no_larger_than_its_room(engine: Engine) -> None:
+    text = "Send 417 melu."
+    tokens = len(engine.text.encode(text, bos=False))
+    for room in (0, 3):
+        edits = [engine.edit(text, (0, 14), instruction="Longer.", room=room, seed=seed) for seed in range(4)]
+        assert all(len(engine.text.encode(done.after, bos=False)) <= tokens + room for done in edits)
+
+
+def test_an_edit_keeps_no_language_and_empties_nothing_where_the_time_is_up(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1)
+    assert not [*tmp_path.rglob("*.language")]
+    with pytest.raises(DeadlineError, match="time was up"):
+        engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1, options=Options(deadline_sec=1e-6))
+    monkeypatch.setattr(type(engine), "run", lambda *_: NOTHING)
+    with pytest.raises(DeadlineError, match="nothing had been drafted"):
+        engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1)
 
 
 def test_an_instruction_with_a_width_or_a_condition_keeps_to_it(engine: Engine) -> None:

@@ -163,9 +163,17 @@ def asked(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
 
 
 def image_part(path: Path) -> dict[str, Any]:
-    """An image of a file as OpenAI's interface takes it. Raises RequestError."""
+    """An image of a file as OpenAI's interface takes it. Raises RequestError, also for a pipe, which may never end."""
+    from redraft.images.pixels import ImageLimits  # with Pillow, which few need
+
+    most = ImageLimits().num_bytes
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise RequestError(f"{path} is no file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise RequestError(f"{path} has over {most} bytes; send a smaller image")
     except (OSError, ValueError) as error:
         raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     kind = mimetypes.guess_type(path.name)[0] or "image/png"

@@ -28,6 +28,7 @@ from redraft.server.openai.batch import MOST_LINE_BYTES
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_FAILED = 3
+MOST_IMAGES = 64  # of a row
 """Rows with an error that a run names at its end."""
 PIECE = 2**20
 """Bytes that are read at a time of a row that is too long."""
@@ -193,6 +194,11 @@ def with_images(row: bytes, folder: Path) -> bytes:
         last = turns[-1] if isinstance(turns, list) and turns else None
         if not (isinstance(files, list) and all(isinstance(one, str) for one in files)):
             raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
+        if len(files) > MOST_IMAGES:
+            raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
+        for one in files:
+            if Path(one).is_absolute() or ".." in Path(one).parts:
+                raise ApiError(400, f"image is {one!r:.100}; name a file in the folder of the rows", param="image")
         if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
             raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
         said = last["content"]

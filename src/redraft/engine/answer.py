@@ -18,7 +18,7 @@ from typing import Literal
 from redraft.engine.calls import ToolCall, read_call
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Generation, Logprobs, ResolvedRequest
-from redraft.errors import DeadlineError, RedraftError, RunError, UnsatisfiedError
+from redraft.errors import ConstraintError, DeadlineError, RedraftError, RunError, UnsatisfiedError
 from redraft.text import Detokenizer, StopStrings, Text
 
 Kind = Literal["content", "reasoning", "call"]
@@ -233,6 +233,8 @@ class Answer:
             raise DeadlineError(
                 f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it"
             )
+        if language.held == "guided":  # llguidance's matcher has bounds of its own, after which it takes nothing
+            raise ConstraintError("the schema's patterns are too ambiguous to hold an answer to; narrow their counts")
         raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
 
     def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, Sequence[int]]]:

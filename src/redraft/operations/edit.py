@@ -33,7 +33,7 @@ from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Options, Request, ResolvedRequest
-from redraft.errors import ConstraintError, RequestError
+from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -85,7 +85,7 @@ def edit(
     strength 1, without slack and constraint, the span is then as long as it gets, up to `room` tokens longer, if it and
     all behind it have room in one canvas. Raises RequestError for a span that is empty, outside the text or cuts a
     character, and for options that an edit decides by itself; ConstraintError if no text of such a length satisfies
-    the constraint.
+    the constraint; DeadlineError if the time was up before anything was drafted.
     """
     refuse_decided(options, "edit")
     if instruction is not None and not instruction.strip():
@@ -158,6 +158,8 @@ def _rewritten(
     except ConstraintError:
         return None
     done = engine.run(Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language))
+    if not sum(done.steps):  # no text is a text, too
+        raise DeadlineError(f"deadline_sec is {options.deadline_sec} and nothing had been drafted; raise it")
     after = done.text.removesuffix(rest).replace(UNREADABLE, "")
     return (after, 1, sum(done.steps)) if len(encode(after, bos=False)) <= most else None
 

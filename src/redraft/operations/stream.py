@@ -64,7 +64,12 @@ class AnswerStream:
             if i in self._errors:
                 raise self._errors[i]
             answer = self.answers[i]
-            delta = answer.take(event)
+            if (
+                isinstance(event, Finished) and answer.request.needs_repair
+            ):  # it is judged once more, which may take long
+                delta = await asyncio.to_thread(answer.take, event)
+            else:
+                delta = answer.take(event)
             if isinstance(event, Finished):
                 self.open.discard(i)
             elif answer.stopped:

@@ -143,7 +143,10 @@ def read_json(data: bytes) -> Any:
 
 
 def _depth(data: bytes) -> int:
-    """Levels of lists and objects, counted without recursion. What is within strings does not count."""
+    """Levels of lists and objects, counted without recursion. What is within strings does not count. Raises ValueError
+    for what is not in the encoding that its first bytes say."""
+    if (encoding := json.detect_encoding(data)) not in ("utf-8", "utf-8-sig"):
+        data = data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
     if data.count(b"[") + data.count(b"{") <= BOUNDS["depth"].most:
         return 0  # it cannot be deeper
     bare = data.replace(rb"\\", b"").replace(rb"\"", b"")  # every quote left begins or ends a string

@@ -210,7 +210,7 @@ class Document:
                 if said.startswith("#"):  # an anchor, in older drafts
                     self.named.setdefault(base + said, node)
                     continue
-                base = urldefrag(urljoin(base, said))[0]
+                base = urldefrag(_joined(base, said))[0]
                 self.named.setdefault(base, node)
         for word in ("$anchor", "$dynamicAnchor"):
             if isinstance(node.get(word), str):
@@ -267,7 +267,7 @@ class Document:
 
         Raises ConstraintError if it is not in the document.
         """
-        whole = str(name) if str(name).startswith("#") else urljoin(self.bases.get(id(source), ""), str(name))
+        whole = str(name) if str(name).startswith("#") else _joined(self.bases.get(id(source), ""), str(name))
         if whole.startswith("#"):
             whole = self.bases.get(id(source), "") + whole
         if whole not in self.targets:
@@ -301,3 +301,11 @@ class Document:
             else:
                 raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
         return found
+
+
+def _joined(base: str, said: str) -> str:
+    """A reference within a base. Raises ConstraintError for what is no URL."""
+    try:
+        return urljoin(base, said)
+    except ValueError as error:
+        raise ConstraintError(f"the schema names {said!r:.80}, which is no URL: {error}; correct it") from None

@@ -35,7 +35,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.validation import check_form, validator_of
+from redraft.constraints.validation import check_depth, check_form, validator_of
 from redraft.errors import ConstraintError
 
 MOST_COUNTED = 1000
@@ -61,6 +61,7 @@ def compile_schema(
     that no text holds, strings stand between two of it as they are, and keys without any.
     Raises ConstraintError for what is no schema, for one that nothing satisfies, and over the limits.
     """
+    check_depth(schema)
     try:
         document = Document(schema)
         check_form(schema)

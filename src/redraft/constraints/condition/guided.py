@@ -336,7 +336,10 @@ def grammar_of(schema: Any, tokenizer: LLTokenizer, *, spaces: bool) -> str | No
     for lenient in (False, True):
         options: dict[str, Any] = {"lenient": lenient, "coerce_one_of": lenient}
         options |= {"whitespace_pattern": WHITE} if spaces else {"whitespace_flexible": False}
-        grammar = LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, options))
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, options))
+        except ValueError:  # an integer of over 64 bits
+            return None
         wrong, _ = LLMatcher.validate_grammar_with_warnings(grammar, tokenizer)
         if not wrong:
             return grammar

@@ -53,7 +53,7 @@ class Metrics:
         """Count a finished done."""
         for count in done.steps:
             self.steps.observe(count)
-        if done.steps:
+        if sum(done.steps):
             self.rate.observe(len(done.tokens) / sum(done.steps))
         self.tokens.inc(len(done.tokens))
         if done.first_text_sec:

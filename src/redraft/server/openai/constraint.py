@@ -11,7 +11,7 @@ from urllib.parse import quote
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import Language, Source
 from redraft.constraints.sources import schema_source, source_of
-from redraft.constraints.validation import validator_of
+from redraft.constraints.validation import verdicts
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError, api_error, unsupported
@@ -146,7 +146,7 @@ def envelope(tool: Tool) -> dict[str, Any]:
 def called(tools: Sequence[Tool], name: str, arguments: object) -> bool:
     """Whether a call is one of these tools', with arguments that its schema allows."""
     tool = next((tool for tool in tools if tool.function.name == name), None)
-    return tool is not None and validator_of(parameters(tool)).is_valid(arguments)
+    return tool is not None and not verdicts(parameters(tool), arguments)
 
 
 def _format(wanted: ResponseFormat | None) -> Constraint | None:

@@ -1,0 +1,74 @@
+"""A validator's verdicts: the same in a process of its own, and within bounds whatever the schema."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from redraft.constraints import validation
+from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.sources import schema_source
+from redraft.constraints.validation import MOST_LEVELS, schema_problems, verdicts
+from redraft.errors import ConstraintError
+
+BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({1}), frozenset({1}))
+
+
+def fanned(levels: int, how: str) -> dict[str, Any]:
+    """A schema of a few bytes a level, each of which applies the next one twice to the same value."""
+
+    def twice(name: str) -> dict[str, Any]:
+        parts = [{"$ref": name}, {"$ref": name}]
+        return {"dependentSchemas": dict(zip("ab", parts, strict=True))} if how == "dependent" else {how: parts}
+
+    defs = {f"d{i}": twice(f"#/$defs/d{i + 1}") for i in range(levels)} | {f"d{levels}": {"required": ["c"]}}
+    keys = {"a": {"const": 1}, "b": {"const": 2}}
+    return {"$defs": defs, "type": "object", "properties": keys, "required": ["a", "b"], "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize("how", ["dependent", "allOf", "anyOf", "oneOf"])
+@pytest.mark.parametrize("levels", [13, 30])
+def test_references_that_branch_take_neither_time_nor_memory(how: str, levels: int) -> None:
+    """Thirty levels took 21 GB and the server with them."""
+    began = time.monotonic()
+    assert schema_problems(fanned(levels, how), '{"a":1,"b":2}')
+    assert time.monotonic() - began < validation.JUDGE_SEC + 3
+
+
+SCHEMAS: list[tuple[Any, list[Any]]] = [
+    (fanned(3, "allOf"), [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, {"a": 1}]),
+    ({"type": "object", "properties": {"next": {"$ref": "#"}, "v": {"type": "integer"}}}, [{"next": {"v": 1.5}}, {}]),
+    ({"$ref": "#node", "$defs": {"n": {"$anchor": "node", "type": "string"}}}, ["a", 1]),
+    ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "string", "format": "date"}, ["2026-01-02", "x"]),
+    (True, [1]),
+    (False, [1]),
+]
+
+
+@pytest.mark.parametrize(("schema", "values"), SCHEMAS)
+def test_verdicts_are_the_same_in_a_process_of_its_own(
+    schema: Any, values: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in (validation.MOST_PARTS, 0):
+        monkeypatch.setattr(validation, "MOST_PARTS", most)
+        if most:
+            here = [verdicts(schema, value) for value in values]
+    assert [verdicts(schema, value) for value in values] == here
+    if "draft-04" not in str(schema):
+        assert [not found for found in here] == [Draft202012Validator(schema).is_valid(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ('{"items":' * 320 + "{}" + "}" * 320, f"nests too deeply: over {MOST_LEVELS} levels"),
+        ({"$id": "http://[::1", "type": "null", "$ref": "//[x"}, "is no URL"),
+        ({"type": "integer", "multipleOf": 9973, "minimum": 1, "maximum": 10**30}, "narrow"),
+    ],
+)
+def test_what_a_library_does_not_read_is_refused_by_name(schema: Any, said: str) -> None:
+    with pytest.raises(ConstraintError, match=said):
+        ready(schema_source(schema), BYTES)
