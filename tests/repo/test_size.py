@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_500, TESTS: 29_060}
+WHOLE_WALLS = {SOURCE: 43_850, TESTS: 29_300}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_055,
+    "core": 10_125,
     "images": 670,
     "model/gpu": 1_815,
     "weights": 3_215,
-    "constraints": 5_850,
+    "constraints": 6_050,
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_665,
-    "operations": 2_065,
+    "server": 5_695,
+    "operations": 2_090,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_770,
+    "cli": 4_785,
 }
 
 

@@ -129,8 +129,8 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     ValueError.
 
     The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
-    it runs in a process of its own, with limits. What takes longer than a moment is begun again behind others' like it,
-    while constraints that are compiled here go on.
+    it runs in a process of its own, with limits. One that takes longer than MOMENT_SEC is ended, waits until no other
+    such process runs, and is begun anew, while other constraints are compiled here.
     """
     command = [sys.executable, "-I", "-c", _ALONE, *map(str, (MOST_SECONDS, MOST_BYTES, MOST_STATES))]
     try:
