@@ -57,10 +57,11 @@ SETTLE_SEC = TRIM_SEC + 3.0
 OURS = {503, 504}
 """Statuses above 499 that are promised."""
 PLAIN = {
-    "messages": [{"role": "user", "content": "record\nSend 417 melu to Karomi."}],
+    "messages": [{"role": "user", "content": "Send 3 apples to Maria."}],
+    "structured_outputs": {"json": "who, qty int, item"},
     "seed": 7,
-    "max_tokens": 16,
-    "canvas": {"width": 16},
+    "max_tokens": 32,
+    "canvas": {"width": 32, "ask_fields": True},
 }
 TURN = {"messages": [{"role": "user", "content": "record\nSend"}], "max_tokens": 8, "canvas": {"width": 16}}
 ENDPOINTS: Mapping[str, tuple[type[Body], dict[str, Any]]] = {

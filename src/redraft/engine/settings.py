@@ -48,9 +48,9 @@ def default_rows(config: ModelConfig, device: str) -> int:
     return min(MOST_CANVASES, max(2, wanted)) * rows
 
 
-CALLERS_ROWS = 64
+CALLERS_ROWS = 32
 """Rows of a caller in each forward of a processor, where several callers ask for answers of different sizes: a canvas
-of 256 is in every fourth forward then."""
+of 256 is in every eighth forward then."""
 
 
 def default_share(device: str) -> int | None:
