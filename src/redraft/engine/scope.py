@@ -43,7 +43,7 @@ class Observer:
 
 class CancelScope:
     """Requests that end together. Leaving it as a context manager ends those that still run. They take turns beside
-    others as one caller's: the scope's own, its parent's, or the `caller` that is given, who may have several scopes."""
+    others as one caller's: the scope's own, its parent's, or the `caller`'s that is given, who may have several."""
 
     def __init__(self, *observers: Observer, parent: CancelScope | None = None, caller: object = None) -> None:
         self.parent = parent

@@ -16,7 +16,7 @@ export const title = "Write";
 const PUZZLE = ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."];
 const SENTENCES = [
   ["A record", "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome."],
-  ["A list", "Extract as JSON list: who, qty (integer), item\nSend 3 apples to Maria.\nTom wants 12 pens."],
+  ["A change", 'Edit: Set qty to 520.\n{"who":"Maria","qty":3,"item":"apples"}'],
 ];
 const CAUSAL = { canvas: { causal: true } };
 const LONGEST_NAME = 48;
