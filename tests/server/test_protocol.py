@@ -52,6 +52,20 @@ def test_a_head_that_is_long_and_no_longer_is_read(server: Process) -> None:
     headers = {"x-long": "a" * 40_000}
     with httpx2.Client(base_url=server.url, timeout=60) as http:  # counted afresh for each on one connection
         assert [http.get("/live", headers=headers).status_code for _ in range(4)] == [200] * 4
+        assert {http.get("/live", headers={"x-long": "a" * size}).status_code for size in (70_000, 100_000)} <= {
+            400,
+            431,
+        }
+        for size in (70_000, 100_000):
+            assert http.get("/live", headers={"x-long": "a" * size}).status_code in (400, 431)
+
+
+def test_head_gets_a_head_alone(server: Process) -> None:
+    host = server.url.removeprefix("http://").encode()
+    answer = reported(server, b"HEAD /live HTTP/1.1\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"\r\n\r\n")
+    assert answer.count(b"\r\n\r\n") == 1
 
 
 def test_what_is_no_request_is_refused(server: Process) -> None:

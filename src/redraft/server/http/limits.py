@@ -10,6 +10,9 @@ from redraft.errors import RequestError
 from redraft.server.http.errors import ApiError
 from redraft.server.limits import BOUNDS
 
+HEAD_BYTES = 64 * 2**10
+"""Of a request: its path, its query and its headers."""
+
 
 @dataclass(frozen=True)
 class ServerLimits:

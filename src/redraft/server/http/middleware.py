@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
+from redraft.server.http.limits import HEAD_BYTES
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
@@ -67,6 +68,11 @@ class Middleware:
 
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
         settings, path = self.service.settings, scope["path"]
+        size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        if (
+            size + sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES
+        ):  # the parser below refuses those that do not come at once
+            return ApiError(431, f"path and headers have over {HEAD_BYTES} bytes; send less", code="head_too_large")
         host = headers.get("host", "")
         name, colon, port = host.rpartition(":")
         host = name if colon and port.isdecimal() else host

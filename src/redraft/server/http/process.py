@@ -26,6 +26,7 @@ from redraft.errors import RedraftError, RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.server.http.app import create_app
 from redraft.server.http.connections import BACKLOG, guarded
+from redraft.server.http.limits import HEAD_BYTES
 from redraft.server.http.log import Log
 from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
@@ -41,7 +42,6 @@ TRIM_SEC = 5.0
 SWITCH_SEC = 0.0005
 """How long a thread of Python holds its lock while others wait. A tenth of the usual: the event loop and the engine
 take it many times for each request, and a constraint that is being compiled never lets go by itself."""
-MAX_HEAD_BYTES = 64 * 2**10
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
 
@@ -104,7 +104,7 @@ def run(app: ASGIApp, service: Service | Relay, host: str, port: int, begun: Beg
         loop="asyncio",  # others take the signals' socket for themselves
         http=guarded(service.settings.limits),
         backlog=BACKLOG,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        h11_max_incomplete_event_size=HEAD_BYTES,
         log_config=None,
         access_log=False,
         proxy_headers=False,
