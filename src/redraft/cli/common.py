@@ -32,7 +32,7 @@ TAUGHT = {
 
 BOUNDS = {
     "nano": "nano is a demonstration model of 2 million parameters: it extracts fields from short English sentences"
-    " (`redraft json`), changes and repairs records of JSON and fills short templates, not always rightly;"
+    " (`redraft json`), changes and repairs records of JSON and fills short templates, each often wrongly;"
     " --model takes another",
     "nano-sudoku": "nano-sudoku knows only chats whose first line is record, sudoku, repair, edit or list, as"
     " `redraft demo --model nano-sudoku` shows them, with made-up words like melu; --model takes another",
