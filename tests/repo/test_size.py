@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_695,
+    "server": 5_705,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,

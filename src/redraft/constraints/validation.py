@@ -74,14 +74,16 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
 
 
 def verdicts(schema: Any, value: Any) -> list[tuple[list[str | int], str]]:
-    """What jsonschema-rs says against a value: paths in it, and messages. None if it is valid.
+    """What jsonschema-rs says against a value: paths in it, and messages; nothing if it is valid. Raises ConstraintError
+    as `validator_of`.
 
     The library can neither be interrupted nor given a bound on memory, and where references branch, each step from one
     to the next doubles its work: twenty steps of a few bytes each took all memory that there was. So it judges by such
     a schema in a process of its own, with limits; over them the value is as good as invalid.
     """
+    validator = validator_of(schema)
     if not _branches(schema):
-        return [(list(said.instance_path), str(said.message)) for said in validator_of(schema).iter_errors(value)]
+        return [(list(said.instance_path), str(said.message)) for said in validator.iter_errors(value)]
     draft = validated_as(schema)
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
     asked = json.dumps([_KINDS[draft], newer, schema, value])
