@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,8 +201,14 @@ def test_an_edit_keeps_no_language_and_empties_nothing_where_the_time_is_up(
     with pytest.raises(DeadlineError, match="time was up"):
         engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1, options=Options(deadline_sec=1e-6))
     monkeypatch.setattr(type(engine), "run", lambda *_: NOTHING)
-    with pytest.raises(DeadlineError, match="nothing had been drafted"):
+    with pytest.raises(DeadlineError, match="before anything had been drafted"):
         engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1)
+
+
+def test_both_ways_of_an_edit_share_one_deadline(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.operations.edit._rewritten", lambda *_: time.sleep(0.3))
+    with pytest.raises(DeadlineError):
+        engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1, options=Options(deadline_sec=0.2))
 
 
 def test_an_instruction_with_a_width_or_a_condition_keeps_to_it(engine: Engine) -> None:

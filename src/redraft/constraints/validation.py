@@ -74,8 +74,8 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
 
 
 def verdicts(schema: Any, value: Any) -> list[tuple[list[str | int], str]]:
-    """What jsonschema-rs says against a value: paths in it, and messages; nothing if it is valid. Raises ConstraintError
-    as `validator_of`.
+    """What jsonschema-rs says against a value: paths in it, and messages; nothing if it is valid. Raises as
+    `validator_of`.
 
     The library can neither be interrupted nor given a bound on memory, and where references branch, each step from one
     to the next doubles its work: twenty steps of a few bytes each took all memory that there was. So it judges by such

@@ -16,7 +16,7 @@ language is kept nowhere: the next text has another.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -101,8 +101,9 @@ def edit(
     before = _before(engine, shown, instruction)
     options = seeded(options, seed)
     free = instruction is not None and strength == 1 and slack is None and not constraint
-    found = _rewritten(engine, before, shown, room, options) if free else None
-    after, canvases, forwards = found or _revised(engine, before, shown, strength, slack or 0, constraint, options)
+    left = shared_time(options)
+    found = _rewritten(engine, before, shown, room, left) if free else None
+    after, canvases, forwards = found or _revised(engine, before, shown, strength, slack or 0, constraint, left)
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
     return Edit(outside[0] + after.encode() + outside[1], shown[1], after, canvases, forwards, options.seed)
@@ -139,7 +140,7 @@ def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list
 
 
 def _rewritten(
-    engine: Core, before: Sequence[int], shown: Sequence[str], room: int, options: Options
+    engine: Core, before: Sequence[int], shown: Sequence[str], room: int, left: Callable[[], Options]
 ) -> tuple[str, int, int] | None:
     """The span as an instruction makes it, canvases and steps. None if one canvas has no room for it and what follows,
     if the context has none, if what follows cannot be held, or if the span would grow by more than `room` tokens. Line
@@ -152,14 +153,13 @@ def _rewritten(
     width = -(-needed // WIDTH_STEP) * WIDTH_STEP
     if width > model.canvas_length or len(before) + width >= model.max_positions:
         return None
-    left = shared_time(options)
     try:
         language = ready(Source("edit", rest, partial(_anything_before, rest)), engine.vocabulary)
     except ConstraintError:
         return None
     done = engine.run(Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language))
     if not sum(done.steps):  # no text is a text, too
-        raise DeadlineError(f"deadline_sec is {options.deadline_sec} and nothing had been drafted; raise it")
+        raise DeadlineError("the time was up before anything had been drafted; raise deadline_sec")
     after = done.text.removesuffix(rest).replace(UNREADABLE, "")
     return (after, 1, sum(done.steps)) if len(encode(after, bos=False)) <= most else None
 
@@ -177,7 +177,7 @@ def _revised(
     strength: float,
     slack: int,
     constraint: GapConstraint,
-    options: Options,
+    left: Callable[[], Options],
 ) -> tuple[str, int, int]:
     """The span revised in pieces, canvases and steps."""
     source, behind = (engine.text.encode(part, bos=False) for part in (shown[1], shown[2][: engine.text.reach]))
@@ -187,7 +187,7 @@ def _revised(
             f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
         )
     language = span_language(constraint, engine.vocabulary) if constraint else None
-    revised, forwards, left = list[int](), 0, shared_time(options)
+    revised, forwards = list[int](), 0
     for i, piece in enumerate(pieces):
         ahead = [token for other in pieces[i + 1 :] for token in other]
         around = GapContext((*before, *revised), (*ahead, *behind))
