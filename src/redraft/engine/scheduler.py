@@ -136,7 +136,7 @@ def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
 
 class Shares:
     """Rows by turns among callers. In a forward each takes rows until it has its share, and what the last piece takes
-    beyond it is a debt of the forwards that follow: deficit round robin (Shreedhar and Varghese, 1995) with debts in
+    beyond it is a debt that the next forwards pay off: deficit round robin (Shreedhar and Varghese, 1995) with debts in
     place of savings. A share is `least` rows, or as many as the least that some caller's first piece has: callers who
     ask for the same stay together."""
 
@@ -152,22 +152,19 @@ class Shares:
         for line in lines.values():
             line[1:] = sorted(line[1:], key=lambda piece: (piece.rows, phase_of(piece.sequence) is Phase.PREFILL))
         share = max(self.least, min(line[0].rows for line in lines.values()))
-        debts = {caller: self._debts.get(caller, 0) for caller in lines}
+        debts = {caller: self._debts.get(caller, 0) - share for caller in lines}
         waited = max(0, min(debts.values()))  # where all are in debt, time passes until one is not
         chosen: list[Piece[S]] = []
         left = max_rows
         for caller in sorted(lines, key=lambda caller: (debts[caller], lines[caller][0].rows)):
             debts[caller] -= waited
-            if debts[caller] > 0:
-                debts[caller] = max(0, debts[caller] - share)
-                continue
             taken = 0
-            for piece in lines[caller]:
+            for piece in lines[caller] if debts[caller] <= 0 else ():
                 if taken < share and (piece.rows <= left or not chosen):
                     chosen.append(piece)
                     taken, left = taken + piece.rows, left - piece.rows
-            # Who got little goes first the next time, and before it who got nothing several times.
-            debts[caller] = taken - share + (0 if taken else debts[caller])
+            if taken:  # who gets nothing goes first the next time; who needs little saves up one share
+                debts[caller] = max(debts[caller] + taken, -share)
         self._debts = debts
         return tuple(chosen)
 
