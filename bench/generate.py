@@ -60,12 +60,7 @@ SHARED = {"sampling": "sampling", "model": "model", "another server": "backend"}
 """Groups of a verb's help, and the topic that has all flags of each."""
 
 REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
-    "README.md": {
-        "headline": readme.headline,
-        "nano": readme.nano,
-        "speed": readme.speed,
-        "accuracy": readme.accuracy,
-    },
+    "README.md": {"headline": readme.headline, "nano": readme.nano, "speed": readme.speed, "accuracy": readme.accuracy},
     "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "bench" / "records", "nano")},
     "src/redraft/assets/nano-sudoku/README.md": {
         "scores": lambda root: scores(root / "bench" / "records", "nano-sudoku")

@@ -10,8 +10,8 @@ gives an answer one second, under one API key. Meanwhile a bystander asks plain 
 Half as many come before it: the server's caches are full then (its memory grows over the first 7,500 of them, and no
 more), and the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and above but
 those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's p99 under
-SLOWER times its quiet one; resident memory, without the prefixes that the server keeps up to a bound of its own, back
-within GROWN; and no descriptor left open.
+SLOWER times its quiet one, and none of its answers cut by that second; resident memory, without the prefixes that the
+server keeps up to a bound of its own, back within GROWN; and no descriptor left open.
 """
 
 from __future__ import annotations

@@ -165,12 +165,7 @@ def schema_of(prompt: str) -> dict[str, Any]:
     for part in names.split(", "):
         name, _, kind = part.partition(" (")
         properties[name] = _kind(kind.rstrip(")") or "string")
-    record = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    record = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return {"type": "array", "items": record} if head.endswith("list") else record
 
 

@@ -7,10 +7,7 @@ from tests import kernels
 from redraft.model.linear import multiply, multiply_unpacked
 from redraft.model.packed import FP8, INT8, TABLE8, Format, pack
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 FLOATS = [torch.bfloat16, torch.float32]  # what is measured comes first: a session on a GPU is short
 # The real model's widths, a canvas of rows, experts of very different sizes.
 REAL = [(256, 128, 2816, 704, 8, 128), (256, 128, 2816, 704, 8, 20), (1, 128, 2816, 704, 8, 128)]

@@ -258,10 +258,12 @@ def checkpoints(draw: st.DrawFn) -> dict[str, Any]:
     return image_json(vision, layer_types=[*kinds, FULL], num_hidden_layers=len(kinds) + 1, sliding_window=window)
 
 
+@pytest.mark.parametrize("like_gemma4", [False, True], ids=["DiffusionGemma", "Gemma 4"])
 @settings(max_examples=6, deadline=None, phases=GENERATE)
 @given(checkpoints(), prompts(), st.integers(4, 40), st.integers(0, 2**16))
 def test_prompts_with_images_equal_transformers(
     tmp_path_factory: pytest.TempPathFactory,
+    like_gemma4: bool,
     root: dict[str, Any],
     prompt: tuple[list[int], list[tuple[int, int]]],
     chunk: int,
@@ -272,28 +274,15 @@ def test_prompts_with_images_equal_transformers(
     shown = pictures(prompt[1], config)
     tokens, runs = prompt_of(prompt[0], shown, config, seed)
     canvas = torch.randint(0, 58, (6,), generator=torch.Generator().manual_seed(seed))
-    wanted = run_theirs(reference(folder), tokens, shown, canvas)
-    got = run_ours(model, tokens, runs, soft_tokens(tower, shown), canvas, chunk)
+    if like_gemma4:
+        wanted = run_gemma4(folder, model, tokens, shown)
+        model, _ = load_model(folder, image_attention="gemma4")
+        hidden, _ = run_ours(model, tokens, runs, soft_tokens(tower, shown), canvas, chunk)
+        got: tuple[Tensor, ...] = hidden, model.logits(hidden)
+    else:
+        wanted = run_theirs(reference(folder), tokens, shown, canvas)
+        got = run_ours(model, tokens, runs, soft_tokens(tower, shown), canvas, chunk)
     check_near(got, wanted)
-
-
-@settings(max_examples=6, deadline=None, phases=GENERATE)
-@given(checkpoints(), prompts(), st.integers(4, 40), st.integers(0, 2**16))
-def test_the_other_rule_equals_gemma_4(
-    tmp_path_factory: pytest.TempPathFactory,
-    root: dict[str, Any],
-    prompt: tuple[list[int], list[tuple[int, int]]],
-    chunk: int,
-    seed: int,
-) -> None:
-    folder = tmp_path_factory.mktemp("model")
-    model, tower, config = checkpoint(folder, root, seed)
-    shown = pictures(prompt[1], config)
-    tokens, runs = prompt_of(prompt[0], shown, config, seed)
-    wanted = run_gemma4(folder, model, tokens, shown)
-    model, _ = load_model(folder, image_attention="gemma4")
-    hidden, _ = run_ours(model, tokens, runs, soft_tokens(tower, shown), torch.zeros(2, dtype=torch.long), chunk)
-    check_near((hidden, model.logits(hidden)), wanted)
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------

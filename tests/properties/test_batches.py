@@ -63,15 +63,7 @@ def request(
 
 
 # An untrained model is seldom certain, so thresholds are low enough for every rule to keep some and leave some.
-rules = [
-    "entropy:9",
-    "confidence:0.03",
-    "factor:4",
-    "frechet:0",
-    "margin:0.004",
-    "gate:1:entropy:9",
-    "gate:2:factor:3",
-]
+rules = ["entropy:9", "confidence:0.03", "factor:4", "frechet:0", "margin:0.004", "gate:1:entropy:9", "gate:2:factor:3"]
 samplers = st.fixed_dictionaries(
     {},
     optional={

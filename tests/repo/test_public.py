@@ -90,9 +90,6 @@ def test_no_function_swallows_a_keyword() -> None:
     """One that is misspelt, or that another version renamed, is an error and not an option that does nothing."""
     assert swallowing(
         "def f(a, *, b): ...\nasync def g(a, **rest): ...\nlambda **rest: 0\ndef h(**rest): k(**rest)"
-    ) == [
-        "line 2",
-        "line 3",
-    ]
+    ) == ["line 2", "line 3"]
     found = {str(path): swallowing(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
     assert not {path: lines for path, lines in found.items() if lines}

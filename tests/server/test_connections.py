@@ -22,12 +22,7 @@ from redraft.server.http.process import listen
 
 PATH = "/v1/chat/completions"
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-KINDS = (
-    b"",
-    b"GET /live HT",
-    HEAD + b"Content-Length: 100\r\n\r\n{",
-    b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-)
+KINDS = (b"", b"GET /live HT", HEAD + b"Content-Length: 100\r\n\r\n{", b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 FEW = """
 import resource, sys
 from redraft.__main__ import main

@@ -17,12 +17,7 @@ import redraft
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
-from serve_load import (
-    _jobs,
-    _level,
-    _over_http,
-    hosted,
-)
+from serve_load import _jobs, _level, _over_http, hosted
 
 SHORT = {"records": 64}
 

@@ -15,10 +15,7 @@ from redraft.server.http.settings import Settings
 
 TURN = {"messages": [{"role": "user", "content": RECORD}], "seed": 1}
 GAP = {"prompt": "x = ", "suffix": "\ny = 2\n", "max_tokens": 4, "seed": 1}
-EDIT = {
-    "messages": [{"role": "user", "content": "<|code_to_edit|>x = 1<|/code_to_edit|>\ny = 2\n"}],
-    "seed": 1,
-}
+EDIT = {"messages": [{"role": "user", "content": "<|code_to_edit|>x = 1<|/code_to_edit|>\ny = 2\n"}], "seed": 1}
 
 
 @pytest.mark.parametrize("preset", [None, "reference", "fast", "flow"])

@@ -259,10 +259,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["ab", 3]}}}},
     "choice": {"structured_outputs": {"choice": ["Yes", "no"], "any_case": True}},
     "fence": {"structured_outputs": {"json": {"enum": ["ab", 3]}, "fence": True}},
-    "tool": {
-        "tools": [{"type": "function", "function": {"name": "go", "parameters": GO}}],
-        "tool_choice": "required",
-    },
+    "tool": {"tools": [{"type": "function", "function": {"name": "go", "parameters": GO}}], "tool_choice": "required"},
 }
 
 

@@ -13,15 +13,7 @@ from redraft.cli.main import build_parser
 from redraft.errors import RedraftError, RequestError
 from redraft.measure import knee, throughput
 from redraft.measure.record import Record, read_record, write_record
-from redraft.measure.scenario import (
-    SCENARIOS,
-    Material,
-    Outcome,
-    Scenario,
-    arrivals,
-    find_scenarios,
-    plain,
-)
+from redraft.measure.scenario import SCENARIOS, Material, Outcome, Scenario, arrivals, find_scenarios, plain
 from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 

@@ -238,11 +238,7 @@ def test_a_full_disk_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [
-        (b"caf\xe9", "stdin is not UTF-8 (byte 3 is 0xe9)"),
-        (b"", "stdin is empty"),
-        (b" \n\t", "stdin is empty"),
-    ],
+    [(b"caf\xe9", "stdin is not UTF-8 (byte 3 is 0xe9)"), (b"", "stdin is empty"), (b" \n\t", "stdin is empty")],
 )
 @pytest.mark.parametrize("argument", [[], ["-"]])
 def test_a_bad_stdin_is_refused(

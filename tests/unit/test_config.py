@@ -332,13 +332,7 @@ def test_what_a_file_says_of_the_vision_part_is_passed_on() -> None:
     assert written["image_token_id"] == root["image_token_id"]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        GenerationConfig(),
-        GenerationConfig(7, 3, 0.1, 0.1, 2.5, 0, 1.0, (4,), 5, 6),
-    ],
-)
+@pytest.mark.parametrize("config", [GenerationConfig(), GenerationConfig(7, 3, 0.1, 0.1, 2.5, 0, 1.0, (4,), 5, 6)])
 def test_sampler_settings_survive_the_way_through_json(config: GenerationConfig) -> None:
     other = GenerationConfig(9, 9, 0.2, 0.3, 9.0, 9, 9.0, (9,), 9, 9)
     assert parse_generation(json.loads(json.dumps(generation_json(config))), other) == (config, ())

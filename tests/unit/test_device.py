@@ -13,12 +13,7 @@ from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
 from redraft.__main__ import main
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
-from redraft.measure.device import (
-    device_card,
-    filled_prefix,
-    random_weights,
-    touched_share,
-)
+from redraft.measure.device import device_card, filled_prefix, random_weights, touched_share
 from redraft.measure.partial_results import PartialResults
 from redraft.measure.record import Record
 from redraft.measure.roofline import step_work

@@ -134,12 +134,7 @@ def test_a_place_that_cannot_be_had_is_refused(options: dict[str, Any], message:
         redraft.load("nano-sudoku", **options)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--offload", "experts", "x"], "the device is cpu"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [(["--offload", "experts", "x"], "the device is cpu")])
 def test_flags_that_cannot_be_honoured_are_refused(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,11 +151,7 @@ def test_a_guided_language_is_read_from_disk(tmp_path: Path) -> None:
 def test_the_engine_holds_a_schema_from_left_to_right(engine: Engine, preset: str) -> None:
     schema = {
         "type": "object",
-        "properties": {
-            "who": {"type": "string"},
-            "qty": {"type": "integer"},
-            "item": {"type": "string"},
-        },
+        "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
         "required": ["who", "qty", "item"],
         "additionalProperties": False,
     }

@@ -83,20 +83,20 @@ def test_many_threads_share_one_loop(engine: Engine) -> None:
 
 
 def test_stopping_keeps_what_is_left_and_starting_goes_on(engine: Engine) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     done = threading.Semaphore(0)
 
     def heard(event: Event) -> None:
-        told.append(event)
+        events.append(event)
         if isinstance(event, Finished):
             done.release()
 
     listen(engine.loop, requests(engine, 1)[0], heard)
-    assert told == []
+    assert events == []
     listen(engine.loop, requests(engine, 2)[1], heard)
     engine.loop.start()
     assert all(done.acquire(timeout=60) for _ in range(2))
-    assert sum(isinstance(event, Finished) for event in told) == 2
+    assert sum(isinstance(event, Finished) for event in events) == 2
 
 
 def test_coroutines_run_side_by_side(engine: Engine) -> None:

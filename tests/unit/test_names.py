@@ -59,10 +59,7 @@ def test_full_layers_have_no_value_projection() -> None:
         ("lm_head.weight", "model.decoder.embed_tokens.weight"),
         ("model.encoder.language_model.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
         ("model.encoder.language_model.norm.weight", "model.decoder.norm.weight"),
-        (
-            "model.encoder.language_model.layers.0.mlp.up_proj.weight",
-            "model.decoder.layers.0.mlp.up_proj.weight",
-        ),
+        ("model.encoder.language_model.layers.0.mlp.up_proj.weight", "model.decoder.layers.0.mlp.up_proj.weight"),
     ],
 )
 def test_a_tied_name_leads_to_its_original(copy: str, original: str) -> None:

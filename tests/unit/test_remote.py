@@ -173,11 +173,7 @@ SAID = {"error": {"message": f"Incorrect API key: {KEY} \x1b[31m\nin two lines",
 @pytest.mark.parametrize(
     ("act", "kind", "said"),
     [
-        (
-            says(reply(SAID, "500 Broken", "retry-after: 0")),
-            RunError,
-            "answered 500: Incorrect API key: [the key]",
-        ),
+        (says(reply(SAID, "500 Broken", "retry-after: 0")), RunError, "answered 500: Incorrect API key: [the key]"),
         (says(reply(SAID, "401 No")), RequestError, "answered 401: Incorrect API key: [the key] [31m in two lines"),
         (says(reply({"error": {"message": "x" * 290 + KEY}}, "401 No")), RequestError, "x[the key"),
         (says(HEAD + chunk("He") + b'data: {"error": "bad %s"}\n\n' % KEY.encode()), RunError, "bad [the key]"),

@@ -7,14 +7,7 @@ import torch
 from tests.helpers import released_json
 
 from redraft.config import ModelConfig, parse_model
-from redraft.measure.roofline import (
-    Card,
-    StepWork,
-    attention_flops,
-    cache_bytes,
-    linear_flops,
-    step_work,
-)
+from redraft.measure.roofline import Card, StepWork, attention_flops, cache_bytes, linear_flops, step_work
 from redraft.model.packed import NVFP4
 from redraft.weights.plan import PLANS, PackingPlan, formats
 

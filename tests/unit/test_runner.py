@@ -73,12 +73,7 @@ def test_changed_marks_compare_with_the_step_before(model: DiffusionGemma) -> No
 
 @pytest.mark.parametrize(
     "options",
-    [
-        Options(max_tokens=20, seed=1),
-        Options(seed=2),
-        Options(seed=1, steps=3),
-        Options(seed=1, entropy_bound=5.0),
-    ],
+    [Options(max_tokens=20, seed=1), Options(seed=2), Options(seed=1, steps=3), Options(seed=1, entropy_bound=5.0)],
 )
 def test_every_option_does_something(model: DiffusionGemma, options: Options) -> None:
     """Honour or refuse: changing a field changes the events. `preset` has one value and refuses others (above);

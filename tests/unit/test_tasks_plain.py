@@ -14,7 +14,7 @@ import pytest
 
 from redraft import prompts
 from redraft.prompts import Field
-from redraft.tasks import Change, Copy, Example, Extract, Fills, Form, Mend, Task
+from redraft.tasks import Example, Extract, Task, task
 from redraft.tasks.clock import draw_date, draw_time
 from redraft.tasks.extract import judge
 from redraft.tasks.sentences import compose, domains, expand, roles, roles_of, write
@@ -24,17 +24,8 @@ from redraft.tasks.values import KINDS, WORDS, draw, quoted
 from redraft.tune.vocabulary import build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-TASKS: tuple[Task, ...] = (
-    Extract(),
-    Extract(short=True),
-    Extract(many=True),
-    Form(),
-    Form(long=True),
-    Change(),
-    Mend(),
-    Fills(),
-    Copy(),
-)
+PLAIN = ("extract", "extract-short", "extract-lists", "forms", "forms-long", "edit", "mend", "fill", "copy")
+TASKS = [task(name) for name in PLAIN]
 
 
 def some(task: Task, count: int = 150, split: str = "train", seed: int = 3) -> list[Example]:

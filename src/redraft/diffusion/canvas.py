@@ -137,8 +137,4 @@ def _each(canvas: Canvas, change: Callable[[Tensor, float | int], Tensor]) -> Ca
     changed: dict[str, Any] = {
         name: change(value, filler) for name, filler in _FILLERS.items() if (value := getattr(canvas, name)) is not None
     }
-    return replace(
-        canvas,
-        drafts=tuple(change(draft, NOTHING) for draft in canvas.drafts),
-        **changed,
-    )
+    return replace(canvas, drafts=tuple(change(draft, NOTHING) for draft in canvas.drafts), **changed)

@@ -80,10 +80,7 @@ class Verification:
     def limit(self) -> Difference:
         """The largest difference that rounding explains."""
         least = LEAST_ROUNDINGS * torch.finfo(getattr(torch, self.dtype)).eps
-        return Difference(
-            MULTIPLE * max(self.noise.median, least),
-            MULTIPLE * max(self.noise.ninth_decile, least),
-        )
+        return Difference(MULTIPLE * max(self.noise.median, least), MULTIPLE * max(self.noise.ninth_decile, least))
 
     @property
     def agrees(self) -> bool:

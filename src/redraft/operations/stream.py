@@ -64,13 +64,11 @@ class AnswerStream:
             if i in self._errors:
                 raise self._errors[i]
             answer = self.answers[i]
-            if (
-                isinstance(event, Finished) and answer.request.needs_repair
-            ):  # it is judged once more, which may take long
-                delta = await asyncio.to_thread(answer.take, event)
-            else:
-                delta = answer.take(event)
-            if isinstance(event, Finished):
+            ends = isinstance(event, Finished)
+            # What needs repair is judged once more at its end, which may take seconds.
+            slow = ends and answer.request.needs_repair
+            delta = await asyncio.to_thread(answer.take, event) if slow else answer.take(event)
+            if ends:
                 self.open.discard(i)
             elif answer.stopped:
                 self.stop(i)

@@ -20,13 +20,10 @@ OVERHEAD = 500
 class Remembered:
     """Values by key, the least recently used of which go first."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.most_bytes, self.num_bytes = most_bytes, 0
+    def __init__(self) -> None:
+        self.num_bytes = 0
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def get(self, key: Hashable) -> Any:
         """The value; None if there is none."""
@@ -39,11 +36,11 @@ class Remembered:
     def put(self, key: Hashable, value: Any, num_bytes: int) -> None:
         """Keep it, if it is not too large by itself, and drop what there is no room for any more."""
         with self._lock:
-            if num_bytes > self.most_bytes or key in self._kept:
+            if num_bytes > MOST_BYTES or key in self._kept:
                 return
             self._kept[key] = value, num_bytes
             self.num_bytes += num_bytes
-            while self.num_bytes > self.most_bytes:
+            while self.num_bytes > MOST_BYTES:
                 self.num_bytes -= self._kept.popitem(last=False)[1][1]
 
 

@@ -75,11 +75,7 @@ class Body(BaseModel):
         neutral = [key for key in given if key in cls.neutral]
         for key in neutral:
             if not any(given[key] == one and type(given[key]) is type(one) for one in cls.neutral[key]):
-                raise PydanticCustomError(
-                    "unsupported",
-                    "{field} is not supported here; leave it out",
-                    {"field": key},
-                )
+                raise PydanticCustomError("unsupported", "{field} is not supported here; leave it out", {"field": key})
         for key in (*inert, *neutral):
             del given[key]
         body = handler(given)

@@ -69,9 +69,8 @@ class Middleware:
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
         settings, path = self.service.settings, scope["path"]
         size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-        if (
-            size + sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES
-        ):  # the parser below refuses those that do not come at once
+        size += sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > HEAD_BYTES:  # the parser below refuses those that do not come at once
             return ApiError(431, f"path and headers have over {HEAD_BYTES} bytes; send less", code="head_too_large")
         host = headers.get("host", "")
         name, colon, port = host.rpartition(":")

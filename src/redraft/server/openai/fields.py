@@ -151,10 +151,7 @@ def _kind(part: Any) -> str:
     return "image-part" if kind in ("image_url", "input_image") else "text-part"
 
 
-AnyPart = Annotated[
-    Annotated[Part, Tag("text-part")] | Annotated[ImagePart, Tag("image-part")],
-    Discriminator(_kind),
-]
+AnyPart = Annotated[Annotated[Part, Tag("text-part")] | Annotated[ImagePart, Tag("image-part")], Discriminator(_kind)]
 Parts = Annotated[list[AnyPart], within("parts")]
 Content = str | Sequence[Part | ImagePart]
 """What a message says."""

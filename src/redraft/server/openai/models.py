@@ -114,11 +114,7 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
         bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
         ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
     pieces = [text.decode([token], skip_special=False) for token in ids]
-    found: Json = {
-        "tokens": ids,
-        "count": len(ids),
-        "max_model_len": service.engine.config.model.max_positions,
-    }
+    found: Json = {"tokens": ids, "count": len(ids), "max_model_len": service.engine.config.model.max_positions}
     if body.with_pieces:
         found["tokens"] = [{"id": token, "piece": piece} for token, piece in zip(ids, pieces, strict=True)]
     if body.return_token_strs:

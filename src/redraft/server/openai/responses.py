@@ -16,14 +16,7 @@ from redraft.server.openai.chat import prepare
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat
 from redraft.server.openai.replies import Json
-from redraft.server.openai.response_fields import (
-    LOGPROBS,
-    CallItem,
-    FunctionTool,
-    OutputItem,
-    Responses,
-    ThoughtItem,
-)
+from redraft.server.openai.response_fields import LOGPROBS, CallItem, FunctionTool, OutputItem, Responses, ThoughtItem
 from redraft.server.openai.response_form import ResponseForm
 
 router = router_of_bodies()
