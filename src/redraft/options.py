@@ -87,7 +87,8 @@ class SeedCanvas:
                     )
                 if placed.setdefault(position, token) != token:
                     raise RequestError(
-                        f"seed_canvas holds position {position} to token {placed[position]} and to {token}; keep one"
+                        f"seed_canvas.{name} holds position {position} to token {token}, which is held to "
+                        f"{placed[position]}; keep one"
                     )
 
     def reach(self, ends: Iterable[int]) -> int:

@@ -74,6 +74,7 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
         ({"messages": TURN, "stream": True}, None),
         ({"custom_id": "x", "url": "/v1/embeddings", "body": {}}, None),
         ({"prompt": "a", "suffix": "b"}, None),
+        ({"method": "DELETE", "prompt": "a"}, None),
         ({"custom_id": "x", "url": "/v1/completions", "body": 3}, "invalid_value"),
     ],
 )

@@ -119,6 +119,17 @@ def test_a_body_of_two_lengths_is_refused_and_what_follows_it_is_not_read(quick:
     assert reply.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("head", [HEAD, b"GET /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_who_would_change_the_protocol_is_answered_at_once(quick: Process, head: bytes) -> None:
+    """It was handed to the library for WebSockets, which waited for what did not come, and refused in plain text."""
+    change = b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\n{}"
+    with opened(quick, head + change) as link:
+        link.settimeout(5)
+        reply = link.recv(2**16)
+        while b'{"error":{"message"' not in reply:
+            reply += link.recv(2**16) or pytest.fail(f"no error in {reply!r}")
+
+
 @pytest.mark.slow
 def test_connections_beyond_the_descriptors_keep_nobody_out() -> None:
     """1,100 of them reset everybody else's while they lasted. Some are silent, some drip, some have asked before."""

@@ -111,6 +111,10 @@ class _Guarded(H11Protocol):
         self.since, self._begun = time.monotonic(), False
         super().on_response_complete()
 
+    def _should_upgrade(self) -> bool:
+        """Never: who would change over to WebSockets is answered as if they had not asked."""
+        return False
+
     @property
     def is_idle(self) -> bool:
         """Whether it has no request, or only part of a head."""

@@ -43,7 +43,7 @@ SENT_AS: Mapping[str, Sequence[str]] = {
     "messages": ("prompt", "input", "input_prefix", "segments", "content"),
     "seed": ("random_seed",),
     "effort": ("target_ms",),
-    "response_format": ("text.format",),
+    "response_format": ("text.format", "structured_outputs", "segments"),
     "tool_choice": ("tools",),
     "reasoning_effort": ("reasoning.effort", "chat_template_kwargs.enable_thinking"),
     "deadline_ms": ("t_max_predict_ms",),
@@ -53,7 +53,7 @@ SENT_AS: Mapping[str, Sequence[str]] = {
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 
 NAMED = re.compile(
-    r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given|needs|or|and)\b"
+    r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|puts|names|of token|was given|needs|or|and)\b"
 )
 
 RULES = re.compile(r"(?:no )?acceptance rule|the (?:confidence|Frechet|margin|stability) ")
@@ -105,7 +105,7 @@ def unknown_field(field: str, known: Iterable[str]) -> ApiError:
 
 def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
     """An error of the engine's as an answer; `field` names what asked for a constraint."""
-    message = str(error)
+    message = str(error).removeprefix("seed_canvas.")  # whose pins and given tokens are fields of their own over HTTP
     if isinstance(error, BusyError):
         return ApiError(503, message, code="queue_full", retry_sec=1)
     if isinstance(error, UnsatisfiedError):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
     try:
         exchange = Exchange(service, _work(service, row, seed))
         await exchange.finish()
-        return 200, exchange.whole()
+        return 200, await asyncio.to_thread(exchange.whole)
     except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
         raise refusal_of(error) from error
 
@@ -33,7 +34,7 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
     """The path that a row asks for, and the body. Raises ApiError."""
     body = _object(row)
-    url = body.get("url")
+    url, method = body.get("url"), body.get("method")
     if "body" in body:
         body = body["body"]
     else:
@@ -42,6 +43,8 @@ def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
     path = said if url is None else url
     if path not in PATHS:
         raise ApiError(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
+    if method not in (None, "POST"):
+        raise ApiError(400, f"method is {method!r}; a row is a POST, so leave it out", param="method")
     return path, {"seed": seed} | body if isinstance(body, dict) else body
 
 

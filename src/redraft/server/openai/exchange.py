@@ -6,6 +6,7 @@ Work ── AnswerStream ──► Delta … ──► form.piece ──► chun
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -76,7 +77,10 @@ class Exchange:
     async def reply(self, whole: Callable[[], Any]) -> Response | Json:
         """A reply made of the finished answers."""
         await self.finish()
-        return Response(status_code=GONE) if self.answers.aborted else JSONResponse(whole(), headers=self.headers)
+        if self.answers.aborted:
+            return Response(status_code=GONE)
+        said = await asyncio.to_thread(whole)  # it judges calls by the schemas of their tools, for seconds at most
+        return JSONResponse(said, headers=self.headers)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -154,7 +158,8 @@ class Exchange:
             if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
                 yield head | {"choices": [form.piece(i, delta, start)]} | more
             if isinstance(delta.event, Finished) or answer.stopped:
-                yield head | {"choices": [form.last(i, answer.generation())]} | more
+                last = await asyncio.to_thread(form.last, i, answer.generation())  # as in `reply`
+                yield head | {"choices": [last]} | more
         if with_usage and not self.answers.aborted:
             yield head | {"choices": [], "usage": self.usage()}
 
