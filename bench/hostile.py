@@ -87,6 +87,14 @@ EDGES = sorted(
 )
 SMALL = [edge for edge in EDGES if 0 <= edge <= 2**17]
 SLOW = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": "^(a|b)*a(a|b){9}$"} for i in range(9)}}
+PAIR = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(30)} | {"d30": {"required": ["c"]}}
+BRANCHING = {
+    "$defs": PAIR,
+    "type": "object",
+    "properties": {"a": {"const": 1}},
+    "required": ["a"],
+    "$ref": "#/$defs/d0",
+}
 
 
 def hostile(annotation: Any, rng: Random) -> Any:
@@ -94,7 +102,7 @@ def hostile(annotation: Any, rng: Random) -> Any:
     kinds = [kind for kind in _kinds(annotation) if kind is not type(None)]
     kind, draw = rng.choice(kinds), rng.random()
     if draw < 0.08:
-        return rng.choice([None, True, [], {}, "", 0, "a\ud800", deep(rng), SLOW])
+        return rng.choice([None, True, [], {}, "", 0, "a\ud800", deep(rng), SLOW, BRANCHING])
     if kind in (int, float):
         return rng.choice([*NUMBERS, *rng.sample(EDGES, 8)])
     if kind is str:
@@ -112,7 +120,14 @@ def hostile(annotation: Any, rng: Random) -> Any:
         }
     if kind is dict:
         return rng.choice(
-            [deep(rng), SLOW, {str(i): i for i in range(rng.choice(SMALL))}, {"type": "string"}, {"enum": [1]}]
+            [
+                deep(rng),
+                SLOW,
+                BRANCHING,
+                {str(i): i for i in range(rng.choice(SMALL))},
+                {"type": "string"},
+                {"enum": [1]},
+            ]
         )
     return kind if isinstance(kind, str) else rng.choice([True, False, "auto", "text"])
 

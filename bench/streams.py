@@ -3,8 +3,9 @@
     python bench/streams.py --count 600 --record bench/records/streams.json
 
 `--count` is seconds. Of the requests LEAVE hang up after their first chunk, HOSTILE are cases of bench/hostile.py, and
-BOMBS ask for an expression whose automaton doubles with each of its counts, another one each time. All others are held
-to a schema, with a few seeds, so that each has an answer that is known beforehand. What must hold, or the exit code is
+BOMBS ask for an expression whose automaton doubles with each of its counts, another one each time, or for a schema by
+which a validator never comes to an end. All others are held to a schema, with a few seeds, so that each has an answer
+that is known beforehand. What must hold, or the exit code is
 1: every such stream ends, with that answer; nothing has a status above 499 that is not promised; and resident memory,
 less the prefixes that the server keeps, is no more than GROWN above what it was at the first third of the time.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import httpx2
 
 from command import arguments, finish
-from hostile import GROWN, OTHER, OURS, STRANGER, bodies, client, hurried, state
+from hostile import BRANCHING, GROWN, OTHER, OURS, STRANGER, bodies, client, hurried, state
 from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.record import Progress, Record, new_record
@@ -93,7 +94,8 @@ async def load(url: str, pid: int, seconds: int, report: Progress) -> dict[str, 
                         await streamed(http, plain(seed), leave=True)
                     elif draw < LEAVE + HOSTILE + BOMBS:
                         bomb = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 8}
-                        bomb["structured_outputs"] = {"regex": f"(a|b)*a(a|b){{{16 + seed}}}{rng.randrange(10**9)}"}
+                        automaton = {"regex": f"(a|b)*a(a|b){{{16 + seed}}}{rng.randrange(10**9)}"}
+                        bomb["structured_outputs"] = rng.choice([automaton, {"json": BRANCHING}])
                         path, body = (PATH, json.dumps(bomb).encode()) if draw >= LEAVE + HOSTILE else next(cases)
                         seen["bombs" if draw >= LEAVE + HOSTILE else "hostile"] += 1
                         reply = await strange.post(path, content=body, headers={"content-type": "application/json"})

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 43_850, TESTS: 29_300}
+WHOLE_WALLS = {SOURCE: 44_150, TESTS: 29_600}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,11 +18,11 @@ PART_WALLS = {
     "images": 670,
     "model/gpu": 1_815,
     "weights": 3_215,
-    "constraints": 6_050,
+    "constraints": 6_210,
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_705,
+    "server": 5_740,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,

@@ -108,6 +108,13 @@ def test_more_prompts_than_a_request_may_have(server: Process) -> None:
         ("/v1/completions", {"prompt": [[1], [2**20]]}, "prompt"),
         ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"contains": ["\ud800"]}}]}, "segments.1.hole.contains.0"),
         ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"regex": "\ud800"}}]}, "segments.1.hole.regex"),
+        ("/completion", {"prompt": "a", "n_predict": 2, "max_tokens": 3}, "n_predict"),
+        ("/completion", {"prompt": "a", "t_max_predict_ms": 2, "deadline_ms": 3}, "t_max_predict_ms"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "echo": True, "logprobs": 1, "canvas": {"preset": "fast"}},
+            "canvas.preset",
+        ),
         ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"regex": "("}}]}, "segments"),
         ("/v1/canvas", {"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs"),
         ("/v1/canvas", {"prompt": "a", "pins": [{"at": 2**32, "token": 1}]}, "pins.0.at"),
@@ -159,6 +166,15 @@ def test_a_text_far_beyond_the_context_costs_nothing(server: Process, path: str,
     """Each took 600 MB, of which most was kept."""
     with of_little_memory(server):
         assert "context is" in refused(server, path, body)
+
+
+@pytest.mark.parametrize(("path", "tag"), [("edit", "code_to_edit"), ("apply", "original_code")])
+def test_marks_that_begin_and_never_end_cost_nothing(server: Process, path: str, tag: str) -> None:
+    """An expression looked for the end from each beginning, on the event loop: 200 KB took 40 seconds of everybody."""
+    began = time.monotonic()
+    body = {"messages": [{"role": "user", "content": f"<|{tag}|>" * 100_000}]}
+    assert f"no <|{tag}|>" in refused(server, f"/v1/{path}/completions", body)
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_a_gap_without_both_sides_is_refused_as_llama_cpp_means_to(post, body, m
     reported = post("/infill", body)
     assert (reported.status_code, reported.json()["error"]["param"]) == (400, missing)
     assert post("/infill", {"input_prefix": "", "input_suffix": "", "n_predict": 1}).status_code == 200
+    for n in (1, 2, 3):  # the tokens at both seams would grow into it, and there is no room for more
+        assert post("/infill", {"input_prefix": "Send 3", "input_suffix": "les", "n_predict": n}).status_code == 200
 
 
 def test_an_edit_keeps_what_is_around_it(post) -> None:

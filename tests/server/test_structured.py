@@ -70,6 +70,8 @@ def test_json_object_is_one(client: OpenAI) -> None:
         ({"choice": ["north", "south"]}, lambda text: text in ("north", "south")),
         ({"choice": ["north", "south"], "any_case": True}, lambda text: text.lower() in ("north", "south")),
         ({"json": SCHEMA, "fence": True}, lambda text: Order.model_validate_json(unfenced(text))),
+        ({"json": {"const": {"a": [1, "b c"]}}, "compact": True}, lambda text: text == '{"a":[1,"b c"]}'),
+        ({"json": {"const": [1, 2]}, "disable_any_whitespace": True}, lambda text: text == "[1,2]"),
     ],
 )
 def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any) -> None:

@@ -204,6 +204,48 @@ def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
         thread.join()
 
 
+def test_those_who_wait_for_the_same_are_told_to_look_it_up() -> None:
+    turns, told, begun = limits.Turns(), list[bool](), threading.Event()
+
+    def want() -> None:
+        with turns.turn("same") as is_mine:
+            told.append(is_mine)
+            begun.wait()
+
+    threads = [threading.Thread(target=want) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    while not told:
+        time.sleep(0.001)
+    time.sleep(0.1)
+    begun.set()
+    for thread in threads:
+        thread.join()
+    assert told[0]
+    assert told.count(False) >= 20, "one after another had a turn for what another had made"
+
+
+def test_what_a_caller_has_had_counts_against_what_it_waits_for() -> None:
+    turns, order = limits.Turns(None), list[str]()
+
+    def work(caller: str) -> None:
+        limits.CALLER.set(caller)
+        with turns.turn(f"{caller} {threading.get_ident()}"):
+            order.append(caller)
+            while len(order) == 1 and len(turns._turns) < 5:
+                time.sleep(0.001)
+            time.sleep(0.01)
+
+    threads = [threading.Thread(target=work, args=(caller,)) for caller in "aaaab"]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        while len(turns._turns) < number:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert "".join(order) == "abaaa"
+
+
 def test_what_took_too_long_is_refused_at_once_for_a_while(tmp_path: Path) -> None:
     source = regex_source("(a|b)*a(a|b){14}x")
     short = CompileLimits(seconds=0.001)

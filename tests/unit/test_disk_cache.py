@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 
 import pytest
 
+from redraft.constraints import disk_cache
 from redraft.constraints import language as compiling
 from redraft.constraints.language import Language, Source, Vocabulary, ready
 from redraft.constraints.sources import choices_source, schema_source
@@ -114,3 +117,33 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None
     place = tmp_path / "file"
     place.write_text("")
     assert right(ready(schema_source(SCHEMA), BYTES, kept_in=place))
+
+
+def test_the_folder_has_a_bound_and_what_was_read_last_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [choices_source([f"choice {i}"]) for i in range(6)]
+    for source in sources:
+        ready(source, BYTES, kept_in=tmp_path)
+    begun = tmp_path / ".begun.language.0f"
+    begun.write_bytes(b"by a program that was killed")
+    for i, path in enumerate([begun, *tmp_path.glob("*.language")]):
+        os.utime(path, (i * disk_cache.LEFT_SEC, i * disk_cache.LEFT_SEC))
+    oldest = min(tmp_path.glob("*.language"), key=lambda path: path.stat().st_mtime)
+    for source in sources:
+        if oldest.stat().st_mtime <= disk_cache.LEFT_SEC:
+            ready(source, BYTES, kept_in=tmp_path)
+    monkeypatch.setattr(disk_cache, "MOST_FILES", 2)
+    disk_cache.make_room(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert oldest.exists()
+    monkeypatch.setattr(disk_cache, "MOST_BYTES", 0)
+    disk_cache.make_room(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_keeps_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
+    assert not list(tmp_path.iterdir())

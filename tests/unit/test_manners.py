@@ -125,6 +125,7 @@ def test_a_model_that_thinks_on_for_ever_has_not_answered(
     [
         (["generate", "a", "--fence"], "fence was given without a schema"),
         (["generate", "a", "--regex", "a", "--fence"], "fence was given without a schema"),
+        (["generate", "a", "--regex", "a", "--compact"], "compact was given without a schema"),
         (["generate", "a", "--any-case"], "any_case was given without choices"),
         (["generate", "a", "--schema", "size S|M", "--any-case"], "list the spellings that you take"),
         (["generate", "a", "--schema", "size S|M", "--choice", "a", "--any-case"], "schema and choices were given"),

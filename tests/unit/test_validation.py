@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
 import time
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from redraft.constraints import validation
+from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import MOST_LEVELS, schema_problems, verdicts
@@ -38,11 +42,53 @@ def test_references_that_branch_take_neither_time_nor_memory(how: str, levels: i
     assert time.monotonic() - began < validation.JUDGE_SEC + 3
 
 
+BACK = [{"pattern": rf"^(a*)*\1b{i}"} for i in range(1500)]
+LARGE = [{"pattern": rf"^[\p{{L}}\p{{N}}]{{20}}{i}$"} for i in range(1500)]
+TOO_LARGE = [{"pattern": r"^[\p{L}\p{N}]{200}$"}]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": "a" * 30, "not": {"anyOf": BACK}},
+        {"enum": [[f"{'a' * 30}{i}" for i in range(50)]], "items": {"not": {"anyOf": BACK[:100]}}},
+        {"enum": ["a" * 30, "b"], "allOf": BACK[:100]},
+        {"const": "a", "not": {"anyOf": LARGE}},
+        {"const": "a", "not": {"anyOf": TOO_LARGE}},
+        {"enum": [r"[\p{L}\p{N}]{200}" + str(i) for i in range(100)], "format": "regex"},
+    ],
+    ids=["search back", "in a list", "beside a list", "large", "too large", "as values"],
+)
+def test_patterns_stop_no_other_thread(schema: dict[str, Any]) -> None:
+    """The library holds Python's lock while it builds them and while they search: a request took a minute of everybody,
+    and gigabytes."""
+    gaps, over = [0.0], threading.Event()
+
+    def tick() -> None:
+        last = time.monotonic()
+        while not over.wait(0.01):
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    began = time.monotonic()
+    for judge in (lambda: compile_schema(schema), lambda: schema_problems(schema, json.dumps(["a" * 30] * 50))):
+        with contextlib.suppress(ConstraintError):
+            judge()
+    took = time.monotonic() - began
+    over.set()
+    ticking.join()
+    assert took < 3 * validation.JUDGE_SEC + 5
+    assert max(gaps) < 1.5
+
+
 SCHEMAS: list[tuple[Any, list[Any]]] = [
     (fanned(3, "allOf"), [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, {"a": 1}]),
     ({"type": "object", "properties": {"next": {"$ref": "#"}, "v": {"type": "integer"}}}, [{"next": {"v": 1.5}}, {}]),
     ({"$ref": "#node", "$defs": {"n": {"$anchor": "node", "type": "string"}}}, ["a", 1]),
     ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "string", "format": "date"}, ["2026-01-02", "x"]),
+    ({"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^a+$"}, ["a", "b", 1]),
     (True, [1]),
     (False, [1]),
 ]

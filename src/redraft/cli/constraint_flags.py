@@ -26,13 +26,14 @@ def constraint_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--regex", metavar="PATTERN", help="text that matches this from end to end")
     group.add_argument("--choice", action="append", metavar="TEXT", help="one of these texts; repeat for each")
     group.add_argument("--grammar", type=Path, metavar="FILE", help="text of this grammar's rule start")
-    fence_flag(group, "with --schema: ")
+    style_flags(group, "with --schema: ")
     group.add_argument("--any-case", action="store_true", help="with --choice: ignore the case of letters")
 
 
-def fence_flag(parser: argparse._ActionsContainer, where: str = "") -> None:
-    """The block that many models put around JSON."""
+def style_flags(parser: argparse._ActionsContainer, where: str = "") -> None:
+    """How JSON may be written: in the block that many models put around it, and without spaces."""
     parser.add_argument("--fence", action="store_true", help=f"{where}accept the JSON in a Markdown code block, too")
+    parser.add_argument("--compact", action="store_true", help=f"{where}no spaces or line breaks outside strings")
 
 
 def constraint_of(arguments: argparse.Namespace) -> Source | None:
@@ -45,6 +46,7 @@ def constraint_of(arguments: argparse.Namespace) -> Source | None:
         choices=arguments.choice,
         grammar=None if arguments.grammar is None else _read(arguments.grammar, "--grammar"),
         fence=arguments.fence,
+        compact=arguments.compact,
         any_case=arguments.any_case,
     )
 

@@ -20,7 +20,7 @@ from redraft.cli.common import (
     say_bounds,
     say_guesses,
 )
-from redraft.cli.constraint_flags import fence_flag, note_ignored, read_schema, thinking_flag
+from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.errors import RedraftError, RequestError
 from redraft.prompts import fields_of, of_schema
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
     parser = command(commands, "json", "read a text as JSON of a schema", run, epilog=EPILOG)
     parser.add_argument("text", nargs="?", metavar="TEXT", help='the text; "-" or nothing reads stdin')
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
-    fence_flag(parser)
+    style_flags(parser)
     thinking_flag(parser, "--json returns the thinking, too")
     parser.add_argument(
         "--instruction", metavar="TEXT", help="a first line in place of the one that asks for the fields"
@@ -115,7 +115,7 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     from redraft.constraints.sources import schema_source
     from redraft.engine.request import Request
 
-    language = engine.language(schema_source(schema, fence=arguments.fence))
+    language = engine.language(schema_source(schema, spaces=not arguments.compact, fence=arguments.fence))
     note_ignored(language.ignored)
     options = options_of(arguments)
 

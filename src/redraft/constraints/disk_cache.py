@@ -13,8 +13,8 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.files import write_whole
 
 MARK = b"redraft language 2\n"
+MOST_BYTES, MOST_FILES = 1 << 30, 20_000
+"""Of all that is kept in a folder; what was read longest ago goes first."""
+LEFT_SEC = 3600.0
+"""A file of another name is one that a killed program had begun, if it is so much older than the newest."""
 _ARRAYS = ("class_of", "src", "cls", "dst", "accepts")
 _DIGEST = hashlib.sha256().digest_size
 
@@ -57,7 +62,9 @@ def path_of(folder: Path, key: str) -> Path:
 def read_entry(folder: Path, key: str) -> Entry | None:
     """The entry of a key; None if there is none that is whole and of just that key."""
     try:
-        data = path_of(folder, key).read_bytes()
+        path = path_of(folder, key)
+        data = path.read_bytes()
+        os.utime(path)
         content = data[len(MARK) + _DIGEST :]
         if data[: len(MARK)] != MARK or data[len(MARK) : len(MARK) + _DIGEST] != _digest(key, content):
             return None
@@ -78,13 +85,23 @@ def write_entry(folder: Path, key: str, entry: Entry) -> None:
     content = io.BytesIO()
     np.savez(content, **arrays, notes=np.frombuffer(notes, np.uint8))
     packed = zlib.compress(content.getvalue(), level=1)
-    try:
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as beside:
-            beside.write(MARK + _digest(key, packed) + packed)
-        os.replace(beside.name, path_of(folder, key))
-    except OSError:
-        return
+        write_whole(path_of(folder, key), MARK + _digest(key, packed) + packed)
+        if packed[-1] % 16 == 0:  # of its checksum: now and then, since it takes a look at every file
+            make_room(folder)
+
+
+def make_room(folder: Path) -> None:
+    """Remove what is too much, and what killed programs left. Raises OSError."""
+    found = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda one: -one[0].st_mtime)
+    number = num_bytes = 0
+    for stat, path in found:
+        is_whole = path.suffix == ".language"
+        number, num_bytes = number + is_whole, num_bytes + stat.st_size
+        is_over = number > MOST_FILES or num_bytes > MOST_BYTES
+        if is_over if is_whole else found[0][0].st_mtime - stat.st_mtime > LEFT_SEC:
+            path.unlink(missing_ok=True)  # another program may do the same
 
 
 def _digest(key: str, content: bytes) -> bytes:

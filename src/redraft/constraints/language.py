@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.guided import Guide, GuidedProjection, NoLayout, grammar_of, tokenizer_of
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
-from redraft.constraints.validation import Problem, schema_problems, validator_of
+from redraft.constraints.validation import Problem, check_readable, schema_problems
 from redraft.errors import ConstraintError
 from redraft.model.gpu.automata import ConditionKernels
 from redraft.text import Text
@@ -218,22 +219,23 @@ def ready(
     from the folder, too, unless it was the time that was up.
     """
     if kept_in is None:
-        with TURNS.turn(source.kind + source.text):
+        with TURNS.turn(secrets.token_hex()):  # nobody can look up what it makes
             return _language(source, vocabulary, _compiled(source, vocabulary, limits))
     parts = [code_version(), source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
     key = json.dumps(parts)
-    entry = read_entry(kept_in, key)
-    if entry is None:
-        with TURNS.turn(key):  # of several that want the same one compiles it, and the others read it
-            entry = read_entry(kept_in, key) or _kept(source, vocabulary, limits, kept_in, key)
+    while (entry := read_entry(kept_in, key)) is None:
+        if (late := _LATE.get(key)) is not None and time.monotonic() < late[0]:
+            raise TimeLimitError(late[1])
+        with TURNS.turn(key) as is_mine:  # of several that want the same one compiles it, and the others read it
+            if is_mine:
+                entry = read_entry(kept_in, key) or _kept(source, vocabulary, limits, kept_in, key)
+                break
     return _language(source, vocabulary, entry)
 
 
 def _kept(source: Source, vocabulary: Vocabulary, limits: CompileLimits, folder: Path, key: str) -> Entry:
     """The entry, compiled and written down, as a refusal is. What takes too long is refused for a while without trying
     again."""
-    if (late := _LATE.get(key)) is not None and time.monotonic() < late[0]:
-        raise TimeLimitError(late[1])
     try:
         entry = _compiled(source, vocabulary, limits)
     except TimeLimitError as error:
@@ -268,7 +270,7 @@ def _guided(source: Source, vocabulary: Vocabulary, error: OutOfReachError) -> E
     if source.kind != "schema" or "without" in source.options:
         raise error
     schema = json.loads(source.text)
-    validator_of(schema)
+    check_readable(schema)
     if any(len(node.get("properties", ())) > MOST_PROPERTIES for node, _ in nodes(schema, draft_of(schema))):
         raise error
     grammar = grammar_of(schema, vocabulary.llguidance, spaces=bool(source.options[1]))

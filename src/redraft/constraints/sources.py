@@ -27,21 +27,23 @@ def source_of(
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
     fence: bool = False,
+    compact: bool = False,
     any_case: bool = False,
 ) -> Source | None:
     """The source of the one that is given, None if none is. Raises ConstraintError if several are.
 
-    `fence` goes with a schema, `any_case` with choices (`schema_source`, `choices_source`).
+    `fence` and `compact` go with a schema, `any_case` with choices (`schema_source`, `choices_source`).
     """
-    if fence and schema is None:
-        raise ConstraintError("fence was given without a schema; it says how JSON may be written: leave it out")
+    for name, given_so in (("fence", fence), ("compact", compact)):
+        if given_so and schema is None:
+            raise ConstraintError(f"{name} was given without a schema; it says how JSON may be written: leave it out")
     if any_case and choices is None:
         raise ConstraintError(
             "any_case was given without choices; a validator compares a schema's texts exactly: list the spellings that"
             " you take, and in a regex write (?i)"
         )
     makers: list[tuple[str, Any, Callable[[Any], Source]]] = [
-        ("schema", schema, partial(schema_source, fence=fence)),
+        ("schema", schema, partial(schema_source, spaces=not compact, fence=fence)),
         ("regex", regex, regex_source),
         ("choices", choices, partial(choices_source, any_case=any_case)),
         ("grammar", grammar, grammar_source),
@@ -55,7 +57,8 @@ def source_of(
 def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bool = False) -> Source:
     """The JSON texts of a schema: a dict, JSON text, a class or 'name, age int', as `plain_schema` reads them.
 
-    With `fence` the value may stand in a Markdown code block, as many models are used to; `unfenced` takes it off.
+    Without `spaces` there are none, and no line breaks, but within strings. With `fence` the value may stand in a
+    Markdown code block, as many models are used to; `unfenced` takes it off.
     """
     plain = plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
 from redraft.constraints.compile.dialect import URIS, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
+from redraft.constraints.compile.limits import JUDGES, UNTIL
 from redraft.errors import ConstraintError
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 Span = tuple[int, int]
 
 FENCE = "```"
@@ -34,21 +42,35 @@ _KINDS = {
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 MOST_LEVELS = 200
 """Levels of lists and objects in a schema."""
-MOST_PARTS = 5000
-"""Parts of a schema by which a value is judged right here."""
-JUDGE_SEC, JUDGE_BYTES = 2.0, 1 << 29
+MOST_PARTS, MOST_PATTERNS, MOST_MATCHES = 5000, 16, 200
+"""Of a schema by which a value is judged right here: parts, patterns, and those times the texts in the value."""
+_REGEX = {"backtrack_limit": 10_000, "size_limit": 1 << 20, "dfa_size_limit": 1 << 20}
+"""Of one pattern: steps back in one match, and bytes. Of the 2,590 patterns in MaskBench one is larger."""
+JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 2.0, 0.3, 1 << 29
+"""For one judgement: at most, at least where its caller's time is up, and memory."""
+TOO_MUCH = (
+    f"a validator takes over {JUDGE_SEC:g} seconds or {JUDGE_BYTES >> 20} MiB for it: its references branch too often,"
+    " or its patterns are too many or too large"
+)
+MOST_SAID = 20
+_THREADS = ThreadPoolExecutor(512, "judge")  # begun as they are needed; each may wait for its caller's turn
 _JUDGE = """
 import contextlib, json, resource, sys
 for limit, most in zip((resource.RLIMIT_CPU, resource.RLIMIT_AS), map(int, sys.argv[1:])):
     with contextlib.suppress(ValueError):  # a lower one holds already, or the system knows none of this kind
         resource.setrlimit(limit, (most, most))
 import jsonschema_rs
-draft, newer, schema, value = json.load(sys.stdin)
+draft, newer, regex, schema, value, most = json.load(sys.stdin)
 newest = lambda name: jsonschema_rs.Draft202012Validator({"format": name}, validate_formats=True).is_valid
-formats = {name: newest(name) for name in newer}
-judge = getattr(jsonschema_rs, draft)(schema, validate_formats=True, offline=True, formats=formats)
-said = [] if judge.is_valid(value) else judge.iter_errors(value)
-print(json.dumps([(list(one.instance_path), str(one.message)) for one, _ in zip(said, range(20))]))
+how = {"formats": {name: newest(name) for name in newer}, "pattern_options": jsonschema_rs.FancyRegexOptions(**regex)}
+try:
+    judge = getattr(jsonschema_rs, draft)(schema, validate_formats=True, offline=True, **how)
+except (ValueError, jsonschema_rs.ReferencingError) as error:
+    place, said = getattr(error, "instance_path", []), str(getattr(error, "message", error))
+    print(json.dumps([list(place), said]))
+else:
+    said = [] if judge.is_valid(value) else judge.iter_errors(value)
+    print(json.dumps([[list(one.instance_path), str(one.message)[:500]] for one, _ in zip(said, range(most))]))
 """
 
 
@@ -73,27 +95,64 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
     return found
 
 
-def verdicts(schema: Any, value: Any) -> list[tuple[list[str | int], str]]:
+def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[str | int], str]]:
     """What jsonschema-rs says against a value: paths in it, and messages; nothing if it is valid. Raises as
     `validator_of`.
 
-    The library can neither be interrupted nor given a bound on memory, and where references branch, each step from one
-    to the next doubles its work: twenty steps of a few bytes each took all memory that there was. So it judges by such
-    a schema in a process of its own, with limits; over them the value is as good as invalid.
+    The library can neither be interrupted nor given a bound on memory. Where references branch, each step from one to
+    the next doubles its work: twenty steps of a few bytes each took all memory that there was. A thousand patterns that
+    search forwards and back took a minute, in which no thread ran. So by such a schema it judges in a process of its
+    own, with limits; over them the value is as good as invalid. There is one such process at a time; callers take
+    turns. Raises DeadlineError for one that waits for longer than its caller.
     """
-    validator = validator_of(schema)
-    if not _branches(schema):
+    if not _is_costly(schema, value):
+        validator = validator_of(schema)
         return [(list(said.instance_path), str(said.message)) for said in validator.iter_errors(value)]
     draft = validated_as(schema)
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
-    asked = json.dumps([_KINDS[draft], newer, schema, value])
+    asked = json.dumps([_KINDS[draft], newer, _REGEX, schema, value, most])
     command = [sys.executable, "-I", "-c", _JUDGE, *map(str, (math.ceil(JUDGE_SEC), JUDGE_BYTES))]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=JUDGE_SEC, check=False)
+    with JUDGES.turn(str(threading.get_ident())), contextlib.suppress(subprocess.TimeoutExpired):
+        until = UNTIL.get()
+        left = JUDGE_SEC if until is None else max(LEAST_SEC, min(JUDGE_SEC, until - time.monotonic()))
+        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=left, check=False)
         if not done.returncode:
-            return [(path, said) for path, said in json.loads(done.stdout)]
-    limits = f"{JUDGE_SEC:g} seconds or {JUDGE_BYTES >> 20} MiB"
-    return [([], f"a validator takes over {limits} for it: its references branch too often")]
+            found = json.loads(done.stdout)
+            if len(found) == 2 and isinstance(found[1], str):
+                raise _unreadable(*found)
+            return [(path, said) for path, said in found]
+    return [([], TOO_MUCH)]
+
+
+def _is_costly(schema: Any, value: Any) -> bool:
+    patterns, stack = set[str](), [schema]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            found = node.get("pattern"), *(inner if isinstance(inner := node.get("patternProperties"), dict) else ())
+            patterns.update(one for one in found if isinstance(one, str))
+            if node.get("format") == "regex":
+                return True
+        if isinstance(node, dict | list):
+            stack += node.values() if isinstance(node, dict) else node
+    few = len(patterns) <= MOST_PATTERNS and len(patterns) * (not patterns or _texts(value)) <= MOST_MATCHES
+    return not few or _branches(schema)
+
+
+def _texts(value: Any) -> int:
+    """How many strings are in a value, keys included."""
+    count, stack = 0, [value]
+    while stack:
+        node = stack.pop()
+        count += len(node) if isinstance(node, dict) else isinstance(node, str)
+        if isinstance(node, dict | list):
+            stack += node.values() if isinstance(node, dict) else node
+    return count
+
+
+async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
+    """What some work returns that may judge, on a thread of those that nothing else waits for."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work, *given)
 
 
 def _branches(schema: Any) -> bool:
@@ -127,18 +186,28 @@ def _pointed(schema: Any, reference: str) -> Any:
     return schema
 
 
-def validator_of(schema: Any) -> Validator:
-    """jsonschema-rs for a schema, read by the schema's own draft; nothing is fetched.
+def check_readable(schema: Any) -> None:
+    """Raise ConstraintError for a schema that the validator cannot read, as with a reference that leads nowhere, or
+    takes too long to read."""
+    if _is_costly(schema, None):
+        said = verdicts(schema, None)
+        if said and said[0][1] == TOO_MUCH:
+            raise ConstraintError(f"the schema: {TOO_MUCH}")
+    else:
+        validator_of(schema)
 
-    Raises ConstraintError for a schema that it cannot read, as with a reference that leads nowhere.
-    """
+
+def validator_of(schema: Any) -> Validator:
+    """jsonschema-rs for a schema, read by the schema's own draft; nothing is fetched. Raises ConstraintError for a
+    schema that it cannot read. What comes from a stranger goes through `verdicts`."""
     import jsonschema_rs
 
     draft = validated_as(schema)
     newer = _newer_formats() if draft < max(_KINDS) else {}
     with _naming_the_place():
         kind: type[Validator] = getattr(jsonschema_rs, _KINDS[draft])
-        return kind(schema, validate_formats=True, offline=True, formats=newer)
+        limits = jsonschema_rs.FancyRegexOptions(**_REGEX)
+        return kind(schema, validate_formats=True, offline=True, formats=newer, pattern_options=limits)
 
 
 @cache
@@ -177,9 +246,12 @@ def _naming_the_place() -> Iterator[None]:
     try:
         yield
     except (ValueError, ReferencingError) as error:  # its own ValidationError is a ValueError
-        where = "/".join(map(str, getattr(error, "instance_path", [])))
-        said = getattr(error, "message", str(error))[:200]
-        raise ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {said}") from None
+        raise _unreadable(getattr(error, "instance_path", []), getattr(error, "message", str(error))) from None
+
+
+def _unreadable(path: Sequence[str | int], said: str) -> ConstraintError:
+    where = "/".join(map(str, path))
+    return ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {said[:200]}")
 
 
 def unfenced(text: str) -> str:

@@ -194,6 +194,7 @@ class Core:
             choices=request.choices,
             grammar=request.grammar,
             fence=request.fence,
+            compact=request.compact,
             any_case=request.any_case,
         )
         if source is not None and given is not None:

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from torch import nn
 from redraft.cache import Prefix
 from redraft.constraints.language import Language
 from redraft.engine.memory import ran_out
+from redraft.files import write_json
 from redraft.home import cache_folder
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import Head, pass_tiles
@@ -329,10 +328,8 @@ def _read(path: Path) -> dict[str, str] | None:
         return None  # it is lost or damaged: the check runs again
 
 
-def _write(path: Path, value: object) -> None:
+def _write(path: Path, value: Mapping[str, object]) -> None:
     """Keep a result; where nothing can be kept, the next load checks again."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-            json.dump(value, file, indent=1)
-        os.replace(file.name, path)
+        write_json(path, value)

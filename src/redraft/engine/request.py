@@ -47,6 +47,7 @@ class Request:
     regex       a pattern that the whole answer matches     choices     texts of which it is one
     grammar     a grammar whose rule `start` it is of       constraint  one that was prepared: `Engine.language`
     fence       with schema: the JSON may stand in a Markdown code block
+    compact     with schema: the JSON has no spaces and no line breaks outside its strings
     any_case    with choices: letters may be small or capital
 
     check       a function of the answer's text that returns what is wrong with it; that is repaired
@@ -63,6 +64,7 @@ class Request:
     grammar: str | None = None
     constraint: Source | Language | None = None
     fence: bool = False
+    compact: bool = False
     any_case: bool = False
     check: Check | None = field(default=None, repr=False)
 

@@ -34,6 +34,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import Request, ResolvedRequest
 from redraft.engine.runner import encode_prompt
 from redraft.errors import RequestError, refuse_nan
+from redraft.files import write_whole
 from redraft.shapes import Float, Tensor
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ def read_belief(engine: Core) -> Belief | None:
 
 def write_belief(belief: Belief, folder: Path) -> None:
     """Write a calibration beside the checkpoint. Raises OSError."""
-    (folder / BELIEF).write_bytes(msgspec.json.format(msgspec.json.encode(belief), indent=1) + b"\n")
+    write_whole(folder / BELIEF, msgspec.json.format(msgspec.json.encode(belief), indent=1) + b"\n")
 
 
 def decide(

@@ -26,6 +26,8 @@ from redraft.operations.variants import mean
 
 DEFAULT_TOKENS = 32  # widest gap that is tried if the caller sets no limit
 KEEP = 4  # widths that go on after the judgement
+SEAMS = 2
+"""Gaps of up to so many tokens are not healed: what the tokens at both seams grow into may be that long."""
 EVERY_WIDTH = 16
 """Up to this width each is tried; wider ones in steps of an eighth."""
 
@@ -95,7 +97,8 @@ def infill(
     around = GapContext(tuple(encode(before[-reach:], bos=True)), tuple(encode(behind[:reach], bos=False)), ends)
     options = seeded(options, seed)
     widths = _widths(max_tokens, width, engine.config.model.canvas_length)
-    hole = _healed(engine, around, constraint, heal=heal and width is None)
+    heal = heal and width is None and widths[-1] > SEAMS  # or the tokens at the seams would be all that there is
+    hole = _healed(engine, around, constraint, heal=heal)
     found = _candidates(engine, hole, widths, options)
     best, answer = found[0]
     return Infill(

@@ -15,7 +15,6 @@ repairs the error carries the attempt with the fewest complaints, and what they 
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -27,7 +26,7 @@ from redraft.constraints.condition.infix import between
 from redraft.constraints.language import GuidedLanguage, Language, ready
 from redraft.constraints.sources import anything, excluding
 from redraft.constraints.thinking import ThinkingLanguage, after_thinking
-from redraft.constraints.validation import Problem, Span
+from redraft.constraints.validation import Problem, Span, judged
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
@@ -80,7 +79,7 @@ async def repair_async(engine: Core, request: ResolvedRequest, *, rounds: int = 
     """The same for coroutines; checks run on threads."""
     repairing = Repair(engine, request, rounds)
     while repairing.result is None:
-        await asyncio.to_thread(repairing.take, await engine.submit(repairing.asked).aresult())
+        await judged(repairing.take, await engine.submit(repairing.asked).aresult())
     return repairing.result
 
 

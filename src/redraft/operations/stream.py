@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 
+from redraft.constraints.validation import judged
 from redraft.engine.answer import Answer, Delta
 from redraft.engine.engine import Core
 from redraft.engine.events import Block, Finished
@@ -67,7 +68,7 @@ class AnswerStream:
             ends = isinstance(event, Finished)
             # What needs repair is judged once more at its end, which may take seconds.
             slow = ends and answer.request.needs_repair
-            delta = await asyncio.to_thread(answer.take, event) if slow else answer.take(event)
+            delta = await judged(answer.take, event) if slow else answer.take(event)
             if ends:
                 self.open.discard(i)
             elif answer.stopped:

@@ -49,14 +49,14 @@ KEYWORDS: tuple[Keyword, ...] = (
         """
         type
         enum  values that the rest of the schema allows
-        minimum  digit by digit, exact
+        minimum  digit by digit; integers of any size exactly, fractions as doubles are compared
         maximum
         exclusiveMinimum  a number or, in draft 4, a boolean
         exclusiveMaximum  likewise
         multipleOf  divisors of up to four digits; others are checked
-        minLength  up to 1000 characters; beyond that refused
+        minLength  up to 1000 characters; beyond that guided
         maxLength  up to 1000 characters; beyond that checked
-        pattern  look-around only ahead from its beginning, no back references, word borders, inner anchors; else guided
+        pattern  look-around but ahead from its beginning, back references, word borders and inner anchors are checked
         properties  in the order of the schema
         required
         additionalProperties  keys beyond the declared ones are written only where this is given, or nothing is declared
@@ -158,8 +158,11 @@ _VERSION = r"[0-9a-f]{8}-[0-9a-f]{4}-%s[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12
 FORMATS = {
     **FORMATS,
     "date-time": FORMATS["date"] + "T" + FORMATS["time"],
-    **{f"uuid{version}": _VERSION % version for version in (1, 3, 4, 5)},
+    **{f"uuid{version}": _VERSION % version for version in (1, *range(3, 9))},
     "ipvanyaddress": FORMATS["ipv4"],
+    "ipvanynetwork": FORMATS["ipv4"],
+    "base64": r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
+    "base64url": r"(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?",
 }
 NEWER_FORMATS = frozenset(
     {

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redraft.errors import BusyError, ConstraintError, DeadlineError
 
@@ -58,45 +58,61 @@ UNTIL: ContextVar[float | None] = ContextVar("until", default=None)
 
 @dataclass(eq=False)
 class _Turn:
-    """A constraint that is being compiled: seconds that it has had, and has waited for."""
+    """A constraint that is being compiled: seconds that it has had, that others of its caller's had which have ended
+    since, and that it has waited for."""
 
     caller: Hashable
     name: str
     had: float = 0.0
+    owed: float = 0.0
     waited: float = 0.0
     began: float = 0.0
     aside: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class Turns:
-    """Constraints that are being compiled: one at a time here, and one at a time in a process of its own."""
+    """Constraints that are being compiled: one at a time here, and one at a time in a process of its own. The next is
+    one of the caller's that has had least. `most` is how many a caller may have, None for any number."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = MOST_PER_CALLER) -> None:
+        self._most = most
         self._changed = threading.Condition()
         self._turns: list[_Turn] = []
         self._now: list[_Turn] = []
 
     @contextmanager
-    def turn(self, name: str) -> Iterator[None]:
-        """Within this it is compiled. Waits while another compiles the same. Raises BusyError for one too many, and
-        DeadlineError, here or as it compiles, for one that waits for longer than its caller."""
+    def turn(self, name: str) -> Iterator[bool]:
+        """Within this it is compiled; but if another compiled the same until now, this has waited for it, and it is to
+        be looked up. Raises BusyError for one too many, and DeadlineError, here or as it compiles, for one that waits
+        for longer than its caller."""
         caller = CALLER.get()
         mine = _Turn(caller, name)
         with self._changed:
-            self._wait_for(lambda: all(one.name != name for one in self._turns))
-            if caller is not None and sum(one.caller == caller for one in self._turns) >= MOST_PER_CALLER:
-                raise BusyError(f"{MOST_PER_CALLER} constraints of this client are being compiled; wait for them")
+            same = next((one for one in self._turns if one.name == name), None)
+        if same is not None:
+            if not same.over.wait(_left()):
+                raise _late()
+            yield False
+            return
+        with self._changed:
+            most = None if caller is None else self._most
+            if most is not None and sum(one.caller == caller for one in self._turns) >= most:
+                raise BusyError(f"{most} constraints of this client are being compiled; wait for them")
             self._turns.append(mine)
         token = _TURN.set(mine)
         try:
             with self._changed:
                 self._wait(mine)
-            yield
+            yield True
         finally:
+            mine.over.set()
             _TURN.reset(token)
             with self._changed:
                 self._turns.remove(mine)
                 self._leave(mine)
+                if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
+                    heir.owed += mine.had + mine.owed
 
     def give_way(self, mine: _Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
@@ -118,13 +134,14 @@ class Turns:
 
     def _change(self, mine: _Turn, aside: bool) -> None:
         with self._changed:
-            mine.had += time.monotonic() - mine.began
             self._leave(mine)
             mine.aside = aside
             self._wait(mine)
 
     def _leave(self, mine: _Turn) -> None:
-        self._now = [one for one in self._now if one is not mine]
+        if mine in self._now:
+            mine.had += time.monotonic() - mine.began
+            self._now.remove(mine)
         self._changed.notify_all()
 
     def _wait(self, mine: _Turn) -> None:
@@ -135,20 +152,30 @@ class Turns:
         self._now.append(mine)
 
     def _wait_for(self, ready: Callable[[], bool]) -> None:
-        until = UNTIL.get()
-        if not self._changed.wait_for(ready, None if until is None else until - time.monotonic()):
-            raise DeadlineError("the time was up while the constraint waited to be compiled")
+        if not self._changed.wait_for(ready, _left()):
+            raise _late()
 
     def _next(self, aside: bool) -> _Turn:
         """Whose turn it is: the first of the caller's large ones, if it has no small one."""
         had = Counter[Hashable]()
         for one in self._turns:
-            had[one.caller] += one.had  # type: ignore[assignment]  # a counter of seconds
+            had[one.caller] += one.had + one.owed  # type: ignore[assignment]  # a counter of seconds
         waiting = [one for one in self._turns if one.aside == aside]
         return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC)))
 
 
+def _left() -> float | None:
+    until = UNTIL.get()
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
+def _late() -> DeadlineError:
+    return DeadlineError("the time was up while the constraint waited for others")
+
+
 TURNS = Turns()
+JUDGES = Turns(None)
+"""Answers that are judged in a process of their own: one of all at a time, of any number that a caller has."""
 _TURN: ContextVar[_Turn | None] = ContextVar("turn", default=None)
 
 

@@ -35,12 +35,14 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.validation import check_depth, check_form, validator_of
+from redraft.constraints.validation import check_depth, check_form, check_readable, verdicts
 from redraft.errors import ConstraintError
 
 MOST_COUNTED = 1000
 MOST_PATTERNS = 4
 MOST_DIVISOR = 9999
+MOST_LISTED = 50_000
+"""Reasons against values of a list."""
 MOST_MOVES = 30_000_000
 """Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of the 152 largest of MaskBench's schemas
 none that came to an end had over 25 million."""
@@ -71,7 +73,7 @@ def compile_schema(
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
-    validator_of(schema)  # also what the language has no need of must be readable by the validator
+    check_readable(schema)  # also what the language has no need of must be readable by the validator
     return Compiled(
         dfa.reached(np.ones(len(dfa), np.bool_)),
         document.checked or resolver.inexact,
@@ -156,12 +158,16 @@ class _Compiler:
         words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
         words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
         words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
-        validator, build, found = validator_of(words), Builder(self.limits), list[Part]()
-        for value in plain["enum"]:
+        values, build, found = plain["enum"], Builder(self.limits), list[Part]()
+        said = verdicts({"items": words}, values, most=MOST_LISTED)
+        wrong = {path[0] if path else -1 for path, _ in said}
+        if -1 in wrong or len(said) == MOST_LISTED:
+            raise OutOfReachError(f"{part_compiled()} lists values that take a validator too long; list fewer of them")
+        for i, value in enumerate(values):
             check_time()
             if isinstance(value, dict | list):
                 self.resolver.inexact = True
-            if validator.is_valid(value):
+            if i not in wrong:
                 found.append(self.literal(build, value))
         return build.finish(build.either(found))
 

@@ -6,7 +6,7 @@ apply    <|original_code|> a text <|/original_code|> is written anew with a chan
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from dataclasses import replace
 
 from fastapi import Request, Response
@@ -26,9 +26,6 @@ from redraft.server.openai.request_builder import RequestBuilder
 
 router = router_of_bodies()
 
-REGION = re.compile(r"<\|code_to_edit\|>\n?(.*?)\n?<\|/code_to_edit\|>", re.DOTALL)
-FILE = re.compile(r"<\|current_file_content\|>\n?(.*?)<\|/current_file_content\|>", re.DOTALL)
-ORIGINAL = re.compile(r"<\|original_code\|>\n?(.*?)\n?<\|/original_code\|>", re.DOTALL)
 CURSOR = "<|cursor|>"
 
 
@@ -88,23 +85,26 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
 @answers
 async def apply(request: Request, body: Chat) -> Response | Json:
     """Write a text anew with a change; the canvas starts from the original."""
-    original = ORIGINAL.search(body.messages[-1].text)
-    if original is None:
-        raise _missing("original_code")
+    _, original, _ = _parted(body.messages[-1].text, "original_code")
     if body.prediction is None:
-        body = body.model_copy(update={"prediction": Prediction(content=original[1])})
+        body = body.model_copy(update={"prediction": Prediction(content=original.removesuffix("\n"))})
     return await chat(request, body)
 
 
 def region_of(text: str) -> tuple[str, str, str]:
     """What stands before the region, the region, and what stands behind it, without tags. Raises ApiError."""
-    inside = FILE.search(text)
-    text = (inside[1] if inside else text).replace(CURSOR, "")
-    found = REGION.search(text)
-    if found is None:
-        raise _missing("code_to_edit")
-    return text[: found.start()], found[1], text[found.end() :]
+    with suppress(ApiError):  # the region alone may come, too
+        _, text, _ = _parted(text, "current_file_content")
+    before, region, behind = _parted(text.replace(CURSOR, ""), "code_to_edit")
+    return before, region.removesuffix("\n"), behind
 
 
-def _missing(tag: str) -> ApiError:
-    return ApiError(400, f"the last message has no <|{tag}|>…<|/{tag}|>; mark the text with them", param="messages")
+def _parted(text: str, tag: str) -> tuple[str, str, str]:
+    """What stands before a tag, in it without a line break at its beginning, and behind it. Raises ApiError. Without
+    regular expressions, which look for the end anew from each beginning."""
+    before, opened, rest = text.partition(f"<|{tag}|>")
+    inside, closed, behind = rest.partition(f"<|/{tag}|>")
+    if not (opened and closed):
+        said = f"the last message has no <|{tag}|>…<|/{tag}|>; mark the text with them"
+        raise ApiError(400, said, param="messages")
+    return before, inside.removeprefix("\n"), behind

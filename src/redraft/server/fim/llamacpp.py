@@ -109,9 +109,16 @@ def _slot(service: Service, i: int, busy: int) -> Json:
 
 
 def _prepare(service: Service, body: LlamaCompletion) -> Work:
-    given = body.max_tokens if body.n_predict in (None, -1) else body.n_predict
-    seed = None if body.seed == -1 else body.seed
-    same = body.model_copy(update={"max_tokens": given, "seed": seed, "deadline_ms": body.t_max_predict_ms or None})
+    most = None if body.n_predict == -1 else body.n_predict
+    for name, own, other in (
+        ("n_predict", most, "max_tokens"),
+        ("t_max_predict_ms", body.t_max_predict_ms, "deadline_ms"),
+    ):
+        if own and getattr(body, other) is not None:
+            raise ApiError(400, f"{name} and {other} were both sent; they say the same, so send one", param=name)
+    given, seed = body.max_tokens if most is None else most, None if body.seed == -1 else body.seed
+    until = body.t_max_predict_ms or body.deadline_ms
+    same = body.model_copy(update={"max_tokens": given, "seed": seed, "deadline_ms": until})
     builder = RequestBuilder(service, same)
     prompts = _prompts(service, body)
     service.admission.check(len(prompts) * (body.n or 1))

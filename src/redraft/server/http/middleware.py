@@ -78,8 +78,8 @@ class Middleware:
         if "*" not in settings.hosts and host not in settings.hosts:
             return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         origin = headers.get("origin")
-        allowed = origin in settings.origins or "*" in settings.origins
-        if origin is not None and not allowed and origin.partition("://")[2] != headers.get("host"):
+        own = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]
+        if origin is not None and "*" not in settings.origins and origin not in (*settings.origins, *own):
             return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
         if "content-length" in headers and "transfer-encoding" in headers:
             said = "the body has a Content-Length and a Transfer-Encoding; send one of them"

@@ -51,12 +51,12 @@ class Service:
         ApiError if too much of that is under way."""
         if self._working >= 2 * self.settings.limits.in_flight:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
-        context, seconds = copy_context(), self.settings.limits.request_sec
-        context.run(CALLER.set, _caller(request))
-        context.run(UNTIL.set, time.monotonic() + seconds)
+        context = copy_context()
+        context.run(self.name_caller, request)
 
         def timed() -> T:
-            with time_limit(replace(DEFAULT_LIMITS, seconds=seconds)):  # compiling takes no longer than an answer may
+            limits = replace(DEFAULT_LIMITS, seconds=self.settings.limits.request_sec)
+            with time_limit(limits):  # compiling takes no longer than an answer may
                 return work(*given)
 
         self._working += 1
@@ -65,6 +65,11 @@ class Service:
             return await loop.run_in_executor(self._threads, lambda: context.run(timed))
         finally:
             self._working -= 1
+
+    def name_caller(self, request: Request | None) -> None:
+        """Say in this context whose work it is, and until when they wait: callers take turns in some of it."""
+        CALLER.set(_caller(request))
+        UNTIL.set(time.monotonic() + self.settings.limits.request_sec)
 
     def ready(self, engine: Engine) -> None:
         """The model is loaded and its loop turns."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +25,7 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
     try:
         exchange = Exchange(service, _work(service, row, seed))
         await exchange.finish()
-        return 200, await asyncio.to_thread(exchange.whole)
+        return 200, await exchange.judged(exchange.whole)
     except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
         raise refusal_of(error) from error
 

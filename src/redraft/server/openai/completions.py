@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from redraft.options import CANVAS_ONLY, Options
 from redraft.server.fim.gap import build_gap, respond_gap
 from redraft.server.fim.marks import split
-from redraft.server.http.errors import ApiError, unsupported
+from redraft.server.http.errors import RENAMED, ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.constraint import format_of
@@ -62,7 +62,7 @@ def _reading(options: Options) -> Options:
     """Options for log-probabilities of the prompt: prompt and answer are read in one mode, the causal."""
     for name in CANVAS_ONLY:
         if getattr(options, name) != getattr(NO_OPTIONS, name):
-            field = "canvas.width" if name == "canvas" else name
+            field = RENAMED.get(name, name)
             raise unsupported(field, f"echo with logprobs reads and answers left to right; leave {field} out")
     return replace(options, causal=True, read_prompt=True)
 

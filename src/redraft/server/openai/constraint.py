@@ -19,7 +19,7 @@ from redraft.server.openai.fields import Chat, Completion, NamedTool, ResponseFo
 from redraft.text import Text
 
 ANY_OBJECT = {"type": "object"}
-MANNERS = {"fence": "json_", "any_case": "choice"}
+MANNERS = {"fence": "json_", "compact": "json_", "disable_any_whitespace": "json_", "any_case": "choice"}
 """How an answer may be written: the field of a structured output, and the one that it goes with."""
 
 
@@ -180,6 +180,7 @@ def structured(wanted: StructuredOutputs | None) -> Constraint | None:
         choices=wanted.choice,
         grammar=wanted.grammar,
         fence=bool(wanted.fence),
+        compact=bool(wanted.compact or wanted.disable_any_whitespace),
         any_case=bool(wanted.any_case),
     )
 

@@ -6,15 +6,16 @@ Work ── AnswerStream ──► Delta … ──► form.piece ──► chun
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from redraft.constraints.validation import judged
 from redraft.engine.answer import Delta
 from redraft.engine.events import Draft, Finished, PromptRead
 from redraft.engine.request import Generation, ResolvedRequest
@@ -56,6 +57,7 @@ class Exchange:
         canvas = work.body.canvas
         drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
         self._room = service.enter(len(work.requests), request)
+        service.name_caller(request)
         try:
             engine = service.engine.within(service.scope(request))
             self.answers = AnswerStream(engine, work.requests, drafts=drafts)
@@ -79,8 +81,7 @@ class Exchange:
         await self.finish()
         if self.answers.aborted:
             return Response(status_code=GONE)
-        said = await asyncio.to_thread(whole)  # it judges calls by the schemas of their tools, for seconds at most
-        return JSONResponse(said, headers=self.headers)
+        return JSONResponse(await self.judged(whole), headers=self.headers)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -107,6 +108,10 @@ class Exchange:
     def done(self) -> list[Generation]:
         """The answers as far as they are."""
         return [answer.generation() for answer in self.answers.answers]
+
+    async def judged(self, made: Callable[[], T]) -> T:
+        """What is made of finished answers: on a thread where calls are judged by the schemas of their tools."""
+        return await judged(made) if getattr(self.work.body, "tools", None) else made()
 
     def whole(self) -> Json:
         """The finished answers in the endpoint's form."""
@@ -158,7 +163,7 @@ class Exchange:
             if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
                 yield head | {"choices": [form.piece(i, delta, start)]} | more
             if isinstance(delta.event, Finished) or answer.stopped:
-                last = await asyncio.to_thread(form.last, i, answer.generation())  # as in `reply`
+                last = await self.judged(partial(form.last, i, answer.generation()))
                 yield head | {"choices": [last]} | more
         if with_usage and not self.answers.aborted:
             yield head | {"choices": [], "usage": self.usage()}

@@ -232,6 +232,8 @@ class StructuredOutputs(Body):
     )
     grammar: Pattern | None = Field(default=None, description="a grammar, whose rule `start` the answer is")
     fence: Flag | None = Field(default=None, description="with json: it may stand in a Markdown code block")
+    compact: Flag | None = Field(default=None, description="with json: no spaces or line breaks outside its strings")
+    disable_any_whitespace: Flag | None = Field(default=None, description="the same, as vLLM calls it")
     any_case: Flag | None = Field(default=None, description="with choice: small and capital letters are alike")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -50,7 +49,7 @@ class ResponseForm:
                 for event in self._said(delta.content, self._rows(delta.logprobs), opened=bool(shown)):
                     yield event
                 shown += delta.content
-        whole = await asyncio.to_thread(self.whole)
+        whole = await self.exchange.judged(self.whole)
         for index, item in enumerate(whole["output"]):
             of_item = self._called(index, item) if item["type"] == "function_call" else self._closed(item, shown)
             for event in of_item:

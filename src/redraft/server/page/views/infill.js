@@ -101,7 +101,7 @@ function runners(candidates, show) {
   const inputs = candidates.map(({ text, tokens, score }, i) => {
     const input = h("input", { type: "radio", name: "candidate", checked: i === 0, onchange: () => show(text) });
     const said = h("code", {}, text.replaceAll("\n", "⏎"));
-    return h("label", { class: "runner" }, input, said, h("small", {}, `${count(tokens, "token")}, score ${score.toFixed(2)}`));
+    return h("label", { class: "runner" }, input, said, h("small", {}, `${count(tokens, "token")}, doubt ${score < 0.005 ? "under 0.01" : score.toFixed(2)}`));
   });
   return h("fieldset", { class: "runners" }, h("legend", {}, "Lengths that ran to the end, least doubt first"), ...inputs);
 }
