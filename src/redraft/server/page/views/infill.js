@@ -91,17 +91,19 @@ class Infill {
     const tried = done.holes.reduce((sum, hole) => sum + hole.tried, 0);
     const facts = `${count(tried, "length")} tried · ${count(done.forwards, "step")} · seed ${done.seed}`;
     this.result.replaceChildren(paper, h("p", { class: "facts" }, facts));
-    if (done.holes.length === 1) this.result.append(runners(done.holes[0].candidates, (text) => show([text])));
+    if (done.holes.length === 1) this.result.append(runners(done.holes[0].candidates, !this.form.value, (text) => show([text])));
     this.result.hidden = false;
     announce(`Filled with ${done.holes.map((hole) => hole.text).join(", ")}`);
   }
 }
 
-function runners(candidates, show) {
+/** The lengths that ran to the end. Under a pattern a model has little choice, and its doubt says little. */
+function runners(candidates, free, show) {
   const inputs = candidates.map(({ text, tokens, score }, i) => {
     const input = h("input", { type: "radio", name: "candidate", checked: i === 0, onchange: () => show(text) });
     const said = h("code", {}, text.replaceAll("\n", "⏎"));
-    return h("label", { class: "runner" }, input, said, h("small", {}, `${count(tokens, "token")}, doubt ${score < 0.005 ? "under 0.01" : score.toFixed(2)}`));
+    const doubt = free ? `, doubt ${score < 0.005 ? "under 0.01" : score.toFixed(2)}` : "";
+    return h("label", { class: "runner" }, input, said, h("small", {}, `${count(tokens, "token")}${doubt}`));
   });
   return h("fieldset", { class: "runners" }, h("legend", {}, "Lengths that ran to the end, least doubt first"), ...inputs);
 }

@@ -85,10 +85,10 @@ class Write {
     this.prompt.focus();
   }
 
-  /** The first example, played without being asked for. */
+  /** The first example, played without being asked for, with the seed of the README. It is no conversation to keep. */
   greet(text) {
     this.prompt.value = text;
-    this.run.start();
+    this.run.start({ seed: 1 });
   }
 
   /** An example as the model drafts it on a canvas, and as it writes it from left to right. */
@@ -118,17 +118,18 @@ class Write {
     this.list();
   }
 
-  /** A new turn, or with `again` the last one once more with some of its tokens pinned. */
-  async go(signal, again = null) {
-    if (again?.beside) return this.pair(again.beside, signal);
-    if (!again && this.modes.value === "chat" && !this.prompt.value.trim() && !this.pictures?.items.length) return this.prompt.focus();
+  /** A new turn, in a greeting with a seed, or with `again` the last one once more with some of its tokens pinned. */
+  async go(signal, wish) {
+    if (wish?.beside) return this.pair(wish.beside, signal);
+    const again = wish?.turn ? wish : null;
+    if (!wish && this.modes.value === "chat" && !this.prompt.value.trim() && !this.pictures?.items.length) return this.prompt.focus();
     const turn = again?.turn ?? this.turn();
-    const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }) };
+    const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }), ...(wish?.seed && { seed: wish.seed }) };
     const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
       turn.answered(said);
-      this.keep(turn);
+      this.keep(turn, wish?.seed === undefined);
       if (again) return undefined;
       this.prompt.value = "";
       this.pictures?.clear();
@@ -164,11 +165,13 @@ class Write {
     return turn;
   }
 
-  /** Put what has been answered into the history; an answer drafted anew takes the place of the one before. */
-  keep(turn) {
+  /** Put what has been answered into the conversation, and that, if it is to `last`, into the history; an answer drafted
+   * anew takes the place of the one before. */
+  keep(turn, last) {
     const at = this.talk.turns.findIndex(({ of }) => of === turn);
     this.talk.turns.splice(at < 0 ? this.talk.turns.length : at, 1, { of: turn, asked: turn.asked, text: turn.text });
     const turns = this.talk.turns.map(({ asked, text }) => ({ asked, text }));
+    if (!last) return;
     keep({ ...this.talk, turns, mode: this.modes.value, when: Date.now() });
     this.list();
   }
