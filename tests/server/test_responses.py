@@ -49,7 +49,9 @@ def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: Op
     done = got.parse()
     assert (done.output_text, done.truncation, done.tools) == (ANSWER, "auto", [])
     assert got.headers["x-ignored-fields"] == "include, prompt_cache_key, store"
-    for wrong in ({"top_logprobs": 2}, {"include": ["message.output_text"]}, {"truncation": "middle"}):
+    same: Any = {"top_k": -1, "chat_template_kwargs": {"enable_thinking": False}}
+    assert client.responses.create(model="nano", input=RECORD, extra_body=same).output_text == ANSWER
+    for wrong in ({"top_logprobs": 2}, {"top_k": 1.5}, {"include": ["message.output_text"]}, {"truncation": "middle"}):
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(model="nano", input=RECORD, extra_body=wrong)
         assert str(refused.value.param).startswith(*wrong)

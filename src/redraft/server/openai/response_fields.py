@@ -9,7 +9,16 @@ from pydantic import Discriminator, Field, Tag
 
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Name, Schema, Seed, Share, Str, Tokens
 from redraft.server.limits import within
-from redraft.server.openai.fields import Alternatives, CanvasOptions, Declared, Named, Parts, Steps, Temperature
+from redraft.server.openai.fields import (
+    Alternatives,
+    CanvasOptions,
+    Declared,
+    Named,
+    Parts,
+    Steps,
+    Temperature,
+    TemplateOptions,
+)
 
 
 class Item(Body):
@@ -161,6 +170,8 @@ class Responses(Body):
     )
     top_logprobs: Alternatives | None = Field(default=None, description="with them: and this many of the likeliest")
     reasoning: Reasoning | None = Field(default=None, description="effort: as reasoning_effort in chat")
+    top_k: Annotated[int, Field(strict=True), within("top_k")] | None = Field(default=None, description="as in chat")
+    chat_template_kwargs: TemplateOptions | None = Field(default=None, description="enable_thinking")
     max_steps: Steps | None = Field(default=None, description="as in chat")
     canvas: CanvasOptions | None = Field(default=None, description="as in chat")
 

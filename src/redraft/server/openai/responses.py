@@ -97,10 +97,11 @@ def turns_of(body: Responses) -> list[Turn]:
 def as_chat(body: Responses, messages: Sequence[Json]) -> Json:
     """The fields of the same request to the chat endpoint. Raises ApiError."""
     found: Json = {"model": body.model, "messages": messages, "max_completion_tokens": body.max_output_tokens}
-    same = ("temperature", "top_p", "seed", "max_steps", "stream", "parallel_tool_calls")
+    same = ("temperature", "top_p", "top_k", "seed", "max_steps", "stream", "parallel_tool_calls")
     found |= {name: getattr(body, name) for name in same}
-    if body.canvas is not None:
-        found["canvas"] = body.canvas.model_dump(exclude_none=True)
+    for name in ("canvas", "chat_template_kwargs"):
+        if (given := getattr(body, name)) is not None:
+            found[name] = given.model_dump(exclude_none=True)
     if body.reasoning is not None:
         found["reasoning_effort"] = body.reasoning.effort
     wanted = None if body.text is None else body.text.format
