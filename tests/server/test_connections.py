@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, eventually
 
 from redraft.server.http import connections
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.process import listen
 
 PATH = "/v1/chat/completions"
@@ -128,6 +130,29 @@ def test_who_would_change_the_protocol_is_answered_at_once(quick: Process, head:
         reply = link.recv(2**16)
         while b'{"error":{"message"' not in reply:
             reply += link.recv(2**16) or pytest.fail(f"no error in {reply!r}")
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [({"per_address": 3}, "a2 a3 b1 a4"), ({"connections": 16}, "a1 a2 a3 b1 a4"), ({"per_address": 1}, "b1 a4")],
+)
+def test_an_address_that_holds_too_many_loses_its_oldest(limits: dict[str, int], left: str) -> None:
+    guard = connections._Guard(ServerLimits(**limits))
+
+    class Waiting:
+        is_answered, is_idle = False, True
+        loop = asyncio.new_event_loop()
+
+        def __init__(self, name: str) -> None:
+            self.name, self.address, self.since = name, name[0], float(name[1])
+
+        def end(self) -> None:
+            del guard.open[self]  # type: ignore[arg-type]  # all that the guard asks of one
+
+    for name in ("a1", "a2", "a3", "b1", "a4"):
+        guard.take(Waiting(name))  # type: ignore[arg-type]
+    Waiting.loop.close()
+    assert " ".join(one.name for one in guard.open) == left  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

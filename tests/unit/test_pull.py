@@ -104,6 +104,14 @@ def test_too_small_a_disk_is_found_before_fetching(hub: Hub, monkeypatch: pytest
     assert there(hub) == set()
 
 
+@pytest.mark.parametrize("place", ["/proc/none", "/dev/null/none"])
+def test_a_cache_that_cannot_be_written_is_said_to_be(hub: Hub, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """It was a disk without room, or the network."""
+    monkeypatch.setattr(module, "_cache", lambda: Path(place))
+    with pytest.raises(RunError, match=f"{place} cannot be written .*; set HF_HOME"):
+        pull("org/model")
+
+
 def test_a_disk_that_fills_up_leaves_no_half_file(hub: Hub) -> None:
     hub.fail_at, hub.error = "model-00002-of-00002.safetensors", OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(RunError, match=r"disk of .* is full; free space, or set HF_HOME") as caught:

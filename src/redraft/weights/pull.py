@@ -32,6 +32,9 @@ class _HubFile:
     is_missing: bool
 
 
+_REFUSED = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT}
+
+
 def pull(name: str, *, progress: bool = True) -> Path:
     """Fetch the checkpoint of repository `name` into the Hugging Face cache (HF_HOME) and return its folder.
 
@@ -75,7 +78,8 @@ def _download(name: str) -> Path:
 def _check_room(name: str, plan: Sequence[_HubFile]) -> None:
     needed = sum(file.num_bytes for file in plan if file.is_missing)
     cache = _cache()
-    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
+    cache.mkdir(parents=True, exist_ok=True)  # where this fails, nothing would come of a download
+    free = shutil.disk_usage(cache).free
     if needed > free:
         raise RunError(
             f"{name} needs {needed} more bytes in {cache}, which has {free} bytes free;"
@@ -131,7 +135,10 @@ def _one_line(name: str) -> Iterator[None]:
                 f"the hub does not show {name!r} to this account: it does not exist, or is private or gated;"
                 " check the name, accept its licence on its page, and run: hf auth login"
             ) from error
-        if errno.ENOSPC in (getattr(error, "errno", None), getattr(cause, "errno", None)):
+        found = {getattr(one, "errno", None) for one in (error, cause)}
+        if found & _REFUSED:
+            raise RunError(f"{_cache()} cannot be written ({cause}); set HF_HOME to a folder that can") from error
+        if found & {errno.ENOSPC, errno.EDQUOT}:
             raise RunError(
                 f"the disk of {_cache()} is full; free space, or set HF_HOME to a larger disk, and pull again:"
                 " files that are complete are kept"
