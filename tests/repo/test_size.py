@@ -17,7 +17,7 @@ PART_WALLS = {
     "core": 10_125,
     "images": 670,
     "model/gpu": 1_815,
-    "weights": 3_215,
+    "weights": 3_225,
     "constraints": 6_210,
     "tasks": 2_580,
     "tune": 2_950,
