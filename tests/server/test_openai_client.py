@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
+import httpx2
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
-from tests.server.conftest import ANSWER, RECORD, Process
+from tests.server.conftest import ANSWER, RECORD, ROOT, Process
 
 FULL = {"ignore_eos": True}
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
@@ -122,3 +128,20 @@ def test_a_prediction_seeds_the_canvas_and_is_counted(client: OpenAI) -> None:
     assert done.usage.completion_tokens_details is not None
     assert done.usage.completion_tokens_details.accepted_prediction_tokens == 18
     assert done.usage.completion_tokens_details.rejected_prediction_tokens == 0
+
+
+@pytest.mark.parametrize(("name", "keyed"), [("nano", False), ("nano", True), ("nano-sudoku", False)])
+def test_the_line_to_try_works_as_it_is_printed(name: str, keyed: bool) -> None:
+    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--threads", "1", "--model", name]
+    variables = os.environ | {"PYTHONPATH": str(ROOT / "src")} | ({"REDRAFT_API_KEYS": "YOUR-KEY"} if keyed else {})
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as server:
+        assert server.stderr is not None
+        said = next(line for line in server.stderr if "curl" in line)
+        _, url, *rest = shlex.split(said[said.index("curl") :])
+        given = list(zip(rest[::2], rest[1::2], strict=True))
+        headers = dict(value.split(": ", 1) for flag, value in given if flag == "-H")
+        (body,) = (value for flag, value in given if flag == "-d")
+        done = httpx2.post(url, headers=headers, content=body, timeout=60).raise_for_status()
+        server.terminate()
+    told = done.json()["choices"][0]["message"]["content"]
+    assert json.loads(told)["who"] == "Maria" if name == "nano" else told.startswith("1324\n")

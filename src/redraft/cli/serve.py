@@ -30,6 +30,7 @@ TRY = (
     r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],'
     r'"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
 )
+TRY_SUDOKU = r'{"messages":[{"role":"user","content":"sudoku\n1..4\n..1.\n..42\n4..."}]}'
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
@@ -222,9 +223,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _say(engine: Engine, url: str, *, keyed: bool) -> None:
     model, key = engine.model, " -H 'authorization: Bearer YOUR-KEY'" if keyed else ""
     bits = str(model.dtype).removeprefix("torch.")
+    body = TRY_SUDOKU if engine.folder is not None and engine.folder.name == "nano-sudoku" else TRY
     print(f"redraft: serving {engine.folder or 'a model'} on {model.device}, {bits}", file=sys.stderr)
     print(
-        f"redraft: try  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{TRY}'",
+        f"redraft: try  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'",
         file=sys.stderr,
     )
     print(url, flush=True)
