@@ -21,7 +21,7 @@ canvases are shown as they settle. The table counts right answers to fresh input
 data; --json prints each, --seed repeats a run. With --model that model alone answers them."""
 
 SENTENCES = (("Send 3 apples to Maria.", "who, qty int, item"), ("Alice is 31 years old.", "name, age int"))
-ASKED = {"nano": ("extract-short", "extract"), "nano-sudoku": ("sudoku-6x6", "sudoku-4x4")}
+ASKED = {"nano": ("extract-short", "mend"), "nano-sudoku": ("sudoku-6x6", "sudoku-4x4")}
 
 
 def add(commands: Commands) -> None:
