@@ -208,25 +208,29 @@ def test_those_who_wait_for_the_same_are_told_to_look_it_up() -> None:
     turns, told, begun = limits.Turns(), list[bool](), threading.Event()
 
     def want() -> None:
-        with turns.turn("same") as is_mine:
-            told.append(is_mine)
-            begun.wait()
+        with turns.turn("same") as turn:
+            told.append(turn.over.is_set())
+            if not told[-1]:
+                begun.wait()
+                turn.found = "made"
+            found.append(turn.found)
 
-    threads = [threading.Thread(target=want) for _ in range(40)]
+    found = list[object]()
+    threads = [threading.Thread(target=want, daemon=True) for _ in range(40)]
     for thread in threads:
         thread.start()
-    while not told:
+    while not turns._turns or sum(thread.is_alive() for thread in threads) < 40:
         time.sleep(0.001)
-    time.sleep(0.1)
+    time.sleep(0.3)  # until they wait
     begun.set()
     for thread in threads:
-        thread.join()
-    assert told[0]
-    assert told.count(False) >= 20, "one after another had a turn for what another had made"
+        thread.join(60)
+    assert told == [False] + [True] * 39, "one after another had a turn for what another had made"
+    assert found == ["made"] * 40
 
 
 def test_what_a_caller_has_had_counts_against_what_it_waits_for() -> None:
-    turns, order = limits.Turns(None), list[str]()
+    turns, order = limits.Turns(), list[str]()
 
     def work(caller: str) -> None:
         limits.CALLER.set(caller)
@@ -236,14 +240,45 @@ def test_what_a_caller_has_had_counts_against_what_it_waits_for() -> None:
                 time.sleep(0.001)
             time.sleep(0.01)
 
-    threads = [threading.Thread(target=work, args=(caller,)) for caller in "aaaab"]
+    threads = [threading.Thread(target=work, args=(caller,), daemon=True) for caller in "aaaab"]
     for number, thread in enumerate(threads, 1):
         thread.start()
         while len(turns._turns) < number:
             time.sleep(0.001)
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert "".join(order) == "abaaa"
+
+
+def test_who_waits_within_a_turn_gives_it_up_meanwhile() -> None:
+    """A constraint whose values are judged elsewhere holds up no other, and its clock stands still while it waits."""
+    turns = limits.TURNS
+    judges, held, over = limits.Turns(9, turns), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with judges.turn("first"):
+            held.set()
+            over.wait()
+
+    def compile_it() -> None:
+        with turns.turn("slow"), limits.time_limit(CompileLimits(seconds=0.2)), judges.turn("second"):
+            limits.check_time()
+            passed.append(True)
+
+    passed = list[bool]()
+    threads = [threading.Thread(target=work, daemon=True) for work in (hold, compile_it)]
+    threads[0].start()
+    held.wait(60)
+    threads[1].start()
+    while len(judges._turns) < 2:
+        time.sleep(0.001)
+    with turns.turn("small"):
+        time.sleep(0.3)
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert passed
+    assert turns.mine is None
 
 
 def test_what_took_too_long_is_refused_at_once_for_a_while(tmp_path: Path) -> None:

@@ -6,17 +6,20 @@ import contextlib
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from redraft.constraints import validation
+from redraft.constraints.compile.dialect import URIS
+from redraft.constraints.compile.limits import UNTIL
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import MOST_LEVELS, schema_problems, verdicts
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, DeadlineError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({1}), frozenset({1}))
 
@@ -53,11 +56,12 @@ TOO_LARGE = [{"pattern": r"^[\p{L}\p{N}]{200}$"}]
         {"const": "a" * 30, "not": {"anyOf": BACK}},
         {"enum": [[f"{'a' * 30}{i}" for i in range(50)]], "items": {"not": {"anyOf": BACK[:100]}}},
         {"enum": ["a" * 30, "b"], "allOf": BACK[:100]},
+        {"enum": [f"{'a' * 30}{i}" for i in range(100)], "allOf": BACK[:1] * 400},
         {"const": "a", "not": {"anyOf": LARGE}},
         {"const": "a", "not": {"anyOf": TOO_LARGE}},
         {"enum": [r"[\p{L}\p{N}]{200}" + str(i) for i in range(100)], "format": "regex"},
     ],
-    ids=["search back", "in a list", "beside a list", "large", "too large", "as values"],
+    ids=["search back", "in a list", "beside a list", "one often", "large", "too large", "as values"],
 )
 def test_patterns_stop_no_other_thread(schema: dict[str, Any]) -> None:
     """The library holds Python's lock while it builds them and while they search: a request took a minute of everybody,
@@ -81,6 +85,38 @@ def test_patterns_stop_no_other_thread(schema: dict[str, Any]) -> None:
     ticking.join()
     assert took < 3 * validation.JUDGE_SEC + 5
     assert max(gaps) < 1.5
+
+
+def test_a_caller_who_has_no_time_learns_so_and_nothing_is_kept(tmp_path: Path) -> None:
+    """It was refused for good: the refusal was kept on disk."""
+    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    token = UNTIL.set(time.monotonic())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation, "_JUDGE", "import time; time.sleep(60)")
+        patch.setattr(validation, "LEAST_SEC", 0.1)
+        for work in (lambda: verdicts(schema, {}), lambda: ready(schema_source(schema), BYTES, kept_in=tmp_path)):
+            UNTIL.set(time.monotonic() + 1.0)
+            with pytest.raises(DeadlineError):
+                work()
+    UNTIL.reset(token)
+    assert ready(schema_source(schema), BYTES, kept_in=tmp_path).holds([byte + 2 for byte in b"{}"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "held"),
+    [
+        ({"$schema": URIS[4], "minimum": 1, "exclusiveMinimum": True, "enum": [1, 2]}, "2"),
+        ({"$schema": URIS[7], "type": "string", "format": "uuid", "enum": ["x", "0" * 36]}, None),
+        ({"$schema": URIS[6], "type": "string", "format": "duration", "enum": ["x", "P1D"]}, '"P1D"'),
+    ],
+)
+def test_what_stands_beside_a_list_is_read_by_the_schemas_own_draft(schema: dict[str, Any], held: str | None) -> None:
+    if held is None:
+        with pytest.raises(ConstraintError, match="no JSON value satisfies"):
+            compile_schema(schema)
+        return
+    dfa = compile_schema(schema).dfa
+    assert [dfa.matches(json.dumps(value).encode()) for value in schema["enum"]] == [False, True]
 
 
 SCHEMAS: list[tuple[Any, list[Any]]] = [

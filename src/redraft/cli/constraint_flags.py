@@ -32,8 +32,8 @@ def constraint_flags(parser: argparse.ArgumentParser) -> None:
 
 def style_flags(parser: argparse._ActionsContainer, where: str = "") -> None:
     """How JSON may be written: in the block that many models put around it, and without spaces."""
-    parser.add_argument("--fence", action="store_true", help=f"{where}accept the JSON in a Markdown code block, too")
-    parser.add_argument("--compact", action="store_true", help=f"{where}no spaces or line breaks outside strings")
+    parser.add_argument("--fence", action="store_true", help=f"{where}allow a Markdown code block around it")
+    parser.add_argument("--compact", action="store_true", help=f"{where}no spaces outside strings")
 
 
 def constraint_of(arguments: argparse.Namespace) -> Source | None:

@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 def code_version() -> str:
     """A hash of the modules that compile: what they made before a change is not read after it."""
     digest = hashlib.sha256(MARK)
-    for path in sorted((Path(__file__).parent / "compile").glob("*.py")):
+    for path in [*sorted((Path(__file__).parent / "compile").glob("*.py")), Path(__file__).with_name("validation.py")]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -64,7 +64,8 @@ def read_entry(folder: Path, key: str) -> Entry | None:
     try:
         path = path_of(folder, key)
         data = path.read_bytes()
-        os.utime(path)
+        with suppress(OSError):  # it may be somebody else's, who lets it be read
+            os.utime(path)
         content = data[len(MARK) + _DIGEST :]
         if data[: len(MARK)] != MARK or data[len(MARK) : len(MARK) + _DIGEST] != _digest(key, content):
             return None
@@ -93,15 +94,20 @@ def write_entry(folder: Path, key: str, entry: Entry) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Remove what is too much, and what killed programs left. Raises OSError."""
-    found = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda one: -one[0].st_mtime)
+    """Remove what is too much, and what killed programs left. Raises OSError where the folder cannot be read."""
+    found: list[tuple[os.stat_result, Path]] = []
+    for path in folder.iterdir():
+        with suppress(OSError):  # another program removes files, too
+            found.append((path.stat(), path))
+    found.sort(key=lambda one: -one[0].st_mtime)
     number = num_bytes = 0
     for stat, path in found:
         is_whole = path.suffix == ".language"
         number, num_bytes = number + is_whole, num_bytes + stat.st_size
         is_over = number > MOST_FILES or num_bytes > MOST_BYTES
         if is_over if is_whole else found[0][0].st_mtime - stat.st_mtime > LEFT_SEC:
-            path.unlink(missing_ok=True)  # another program may do the same
+            with suppress(OSError):
+                path.unlink()
 
 
 def _digest(key: str, content: bytes) -> bytes:

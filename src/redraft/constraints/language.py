@@ -211,24 +211,32 @@ class GuidedLanguage(Language):
 
 
 def ready(
-    source: Source, vocabulary: Vocabulary, *, kept_in: Path | None = None, limits: CompileLimits = DEFAULT_LIMITS
+    source: Source,
+    vocabulary: Vocabulary,
+    *,
+    kept_in: Path | None = None,
+    limits: CompileLimits = DEFAULT_LIMITS,
+    counted: bool = True,
 ) -> Language:
-    """The language of a source over a vocabulary, from the folder `kept_in` if it was made before.
+    """The language of a source over a vocabulary, from the folder `kept_in` if it was made before. If it is `counted`,
+    it is refused to a caller that has many in the works.
 
     Raises ConstraintError for sources that cannot be kept, that no text satisfies, or that pass the limits; for those
     from the folder, too, unless it was the time that was up.
     """
     if kept_in is None:
-        with TURNS.turn(secrets.token_hex()):  # nobody can look up what it makes
+        with TURNS.turn(secrets.token_hex(), counted=counted):  # nobody can look up what it makes
             return _language(source, vocabulary, _compiled(source, vocabulary, limits))
     parts = [code_version(), source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
     key = json.dumps(parts)
     while (entry := read_entry(kept_in, key)) is None:
         if (late := _LATE.get(key)) is not None and time.monotonic() < late[0]:
             raise TimeLimitError(late[1])
-        with TURNS.turn(key) as is_mine:  # of several that want the same one compiles it, and the others read it
-            if is_mine:
-                entry = read_entry(kept_in, key) or _kept(source, vocabulary, limits, kept_in, key)
+        with TURNS.turn(key, counted=counted) as turn:  # of several that want the same one compiles it
+            if not turn.over.is_set():
+                turn.found = read_entry(kept_in, key) or _kept(source, vocabulary, limits, kept_in, key)
+            if isinstance(turn.found, Entry):
+                entry = turn.found
                 break
     return _language(source, vocabulary, entry)
 

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 
 from redraft.constraints.compile.dialect import URIS, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
-from redraft.constraints.compile.limits import JUDGES, UNTIL
-from redraft.errors import ConstraintError
+from redraft.constraints.compile.limits import JUDGES, UNTIL, TimeLimitError
+from redraft.errors import ConstraintError, DeadlineError
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -46,7 +46,7 @@ MOST_PARTS, MOST_PATTERNS, MOST_MATCHES = 5000, 16, 200
 """Of a schema by which a value is judged right here: parts, patterns, and those times the texts in the value."""
 _REGEX = {"backtrack_limit": 10_000, "size_limit": 1 << 20, "dfa_size_limit": 1 << 20}
 """Of one pattern: steps back in one match, and bytes. Of the 2,590 patterns in MaskBench one is larger."""
-JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 2.0, 0.3, 1 << 29
+JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 2.0, 0.7, 1 << 29
 """For one judgement: at most, at least where its caller's time is up, and memory."""
 TOO_MUCH = (
     f"a validator takes over {JUDGE_SEC:g} seconds or {JUDGE_BYTES >> 20} MiB for it: its references branch too often,"
@@ -103,7 +103,7 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
     the next doubles its work: twenty steps of a few bytes each took all memory that there was. A thousand patterns that
     search forwards and back took a minute, in which no thread ran. So by such a schema it judges in a process of its
     own, with limits; over them the value is as good as invalid. There is one such process at a time; callers take
-    turns. Raises DeadlineError for one that waits for longer than its caller.
+    turns. Raises DeadlineError for one that takes longer than its caller waits, and BusyError for one too many.
     """
     if not _is_costly(schema, value):
         validator = validator_of(schema)
@@ -112,10 +112,15 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
     asked = json.dumps([_KINDS[draft], newer, _REGEX, schema, value, most])
     command = [sys.executable, "-I", "-c", _JUDGE, *map(str, (math.ceil(JUDGE_SEC), JUDGE_BYTES))]
-    with JUDGES.turn(str(threading.get_ident())), contextlib.suppress(subprocess.TimeoutExpired):
+    with JUDGES.turn(str(threading.get_ident())):
         until = UNTIL.get()
         left = JUDGE_SEC if until is None else max(LEAST_SEC, min(JUDGE_SEC, until - time.monotonic()))
-        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=left, check=False)
+        try:
+            done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=left, check=False)
+        except subprocess.TimeoutExpired:
+            if left < JUDGE_SEC:
+                raise DeadlineError("the time was up before there was a verdict") from None
+            return [([], TOO_MUCH)]
         if not done.returncode:
             found = json.loads(done.stdout)
             if len(found) == 2 and isinstance(found[1], str):
@@ -125,18 +130,8 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
 
 
 def _is_costly(schema: Any, value: Any) -> bool:
-    patterns, stack = set[str](), [schema]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            found = node.get("pattern"), *(inner if isinstance(inner := node.get("patternProperties"), dict) else ())
-            patterns.update(one for one in found if isinstance(one, str))
-            if node.get("format") == "regex":
-                return True
-        if isinstance(node, dict | list):
-            stack += node.values() if isinstance(node, dict) else node
-    few = len(patterns) <= MOST_PATTERNS and len(patterns) * (not patterns or _texts(value)) <= MOST_MATCHES
-    return not few or _branches(schema)
+    parts, patterns = _cost(schema)
+    return parts > MOST_PARTS or patterns > MOST_PATTERNS or patterns * _texts(value) > MOST_MATCHES
 
 
 def _texts(value: Any) -> int:
@@ -155,13 +150,16 @@ async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
     return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work, *given)
 
 
-def _branches(schema: Any) -> bool:
-    """Whether references lead to so many parts, each counted as often as they do, that a validator may be slow. Those
-    that lead back lead to endlessly many."""
-    count, stack = 0, [schema]
+def _cost(schema: Any) -> tuple[int, int]:
+    """How many parts of a schema, and patterns, a validator tries, each counted as often as references lead there: too
+    many if they lead back, or are names, which only the library resolves. A format of expressions counts as many."""
+    count, patterns, stack = 0, 0, [schema]
     while stack and count <= MOST_PARTS:
         node = stack.pop()
         count += 1
+        if isinstance(node, dict):
+            patterns += isinstance(node.get("pattern"), str) + (MOST_PATTERNS + 1) * (node.get("format") == "regex")
+            patterns += len(by) if isinstance(by := node.get("patternProperties"), dict) else 0
         if isinstance(node, list):
             stack += [inner for inner in node if isinstance(inner, dict | list)]
         elif isinstance(node, dict):
@@ -170,10 +168,10 @@ def _branches(schema: Any) -> bool:
                     try:
                         stack.append(_pointed(schema, inner))
                     except (LookupError, ValueError, TypeError):
-                        return True  # a name, which only the library resolves
+                        return MOST_PARTS + 1, patterns
                 elif key not in ("$defs", "definitions") and isinstance(inner, dict | list):
                     stack.append(inner)
-    return count > MOST_PARTS
+    return count, patterns
 
 
 def _pointed(schema: Any, reference: str) -> Any:
@@ -190,9 +188,8 @@ def check_readable(schema: Any) -> None:
     """Raise ConstraintError for a schema that the validator cannot read, as with a reference that leads nowhere, or
     takes too long to read."""
     if _is_costly(schema, None):
-        said = verdicts(schema, None)
-        if said and said[0][1] == TOO_MUCH:
-            raise ConstraintError(f"the schema: {TOO_MUCH}")
+        if verdicts(schema, None) == [([], TOO_MUCH)]:
+            raise TimeLimitError(f"the schema: {TOO_MUCH}")
     else:
         validator_of(schema)
 

@@ -87,7 +87,7 @@ def infill(
 
     `ends` is False if more text, which is not given, follows the suffix. The gap's text satisfies the `constraint`.
     With `heal`, tokens at the seams may grow into the gap (operations/gap_constraint.py), and do not count; an exact
-    `width` heals nothing.
+    `width`, or SEAMS tokens at most, heal nothing.
     Raises RequestError for a gap that does not fit, a seam inside a character, and options that a gap decides by
     itself; ConstraintError if no text that fits satisfies the constraint.
     """

@@ -192,7 +192,7 @@ def _without(engine: Core, request: ResolvedRequest, rejected: Sequence[str]) ->
     if isinstance(request.language, GuidedLanguage):
         return replace(request.language, checked=False)  # texts cannot be taken out of it; other noise has to do
     source = anything() if request.language is None else request.language.source
-    language = ready(excluding(source, rejected), engine.vocabulary)
+    language = ready(excluding(source, rejected), engine.vocabulary, counted=False)
     if isinstance(request.language, ThinkingLanguage):
         language = after_thinking(language, request.language.closing, request.language.opening)
     elif request.language is not None:

@@ -136,7 +136,7 @@ def _one_line(name: str) -> Iterator[None]:
                 " check the name, accept its licence on its page, and run: hf auth login"
             ) from error
         found = {getattr(one, "errno", None) for one in (error, cause)}
-        if found & _REFUSED:
+        if found & _REFUSED and str(getattr(cause, "filename", "")).startswith(str(_cache())):
             raise RunError(f"{_cache()} cannot be written ({cause}); set HF_HOME to a folder that can") from error
         if found & {errno.ENOSPC, errno.EDQUOT}:
             raise RunError(

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -57,12 +57,13 @@ UNTIL: ContextVar[float | None] = ContextVar("until", default=None)
 
 
 @dataclass(eq=False)
-class _Turn:
+class Turn:
     """A constraint that is being compiled: seconds that it has had, that others of its caller's had which have ended
-    since, and that it has waited for."""
+    since, and that it has waited for. `found` is for those who want the same, once it is `over`."""
 
     caller: Hashable
     name: str
+    found: object = None
     had: float = 0.0
     owed: float = 0.0
     waited: float = 0.0
@@ -73,48 +74,58 @@ class _Turn:
 
 class Turns:
     """Constraints that are being compiled: one at a time here, and one at a time in a process of its own. The next is
-    one of the caller's that has had least. `most` is how many a caller may have, None for any number."""
+    one of the caller's that has had least. `most` is how many a caller may have. What waits here within a turn of those
+    `around` steps aside there, and its clock stands still."""
 
-    def __init__(self, most: int | None = MOST_PER_CALLER) -> None:
-        self._most = most
+    def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None) -> None:
+        self._most, self._around = most, around
         self._changed = threading.Condition()
-        self._turns: list[_Turn] = []
-        self._now: list[_Turn] = []
+        self._turns: list[Turn] = []
+        self._now: list[Turn] = []
+        self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
+
+    @property
+    def mine(self) -> Turn | None:
+        """The turn that this context has."""
+        return self._mine.get()
 
     @contextmanager
-    def turn(self, name: str) -> Iterator[bool]:
-        """Within this it is compiled; but if another compiled the same until now, this has waited for it, and it is to
-        be looked up. Raises BusyError for one too many, and DeadlineError, here or as it compiles, for one that waits
-        for longer than its caller."""
+    def turn(self, name: str, *, counted: bool = True) -> Iterator[Turn]:
+        """Within this it is compiled; but if another compiled the same until now, this has waited for it, and gives its
+        turn, which is over. Raises BusyError for one too many, if it is `counted`, and DeadlineError, here or as it
+        compiles, for one that waits for longer than its caller."""
         caller = CALLER.get()
-        mine = _Turn(caller, name)
+        mine = Turn(caller, name)
         with self._changed:
             same = next((one for one in self._turns if one.name == name), None)
+            if same is None:
+                several = sum(one.caller == caller for one in self._turns)
+                if counted and caller is not None and several >= self._most:
+                    raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
+                self._turns.append(mine)
         if same is not None:
             if not same.over.wait(_left()):
                 raise _late()
-            yield False
+            yield same
             return
-        with self._changed:
-            most = None if caller is None else self._most
-            if most is not None and sum(one.caller == caller for one in self._turns) >= most:
-                raise BusyError(f"{most} constraints of this client are being compiled; wait for them")
-            self._turns.append(mine)
-        token = _TURN.set(mine)
+        token = self._mine.set(mine)
         try:
-            with self._changed:
-                self._wait(mine)
-            yield True
+            with nullcontext() if self._around is None else self._around.aside():
+                with self._changed:
+                    self._wait(mine)
+                if self._around is not None and (outer := self._around.mine) is not None:
+                    outer.waited += mine.waited
+                yield mine
         finally:
-            mine.over.set()
-            _TURN.reset(token)
+            self._mine.reset(token)
             with self._changed:
                 self._turns.remove(mine)
+                mine.over.set()
                 self._leave(mine)
                 if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
                     heir.owed += mine.had + mine.owed
 
-    def give_way(self, mine: _Turn) -> None:
+    def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
         if time.monotonic() - mine.began >= SLICE_SEC:
             self._change(mine, mine.aside)
@@ -122,8 +133,8 @@ class Turns:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Within this a process works for the constraint, and others are compiled here. One constraint at a time."""
-        mine = _TURN.get()
-        if mine is None:
+        mine = self.mine
+        if mine is None or mine.aside:
             yield
             return
         self._change(mine, True)
@@ -132,19 +143,19 @@ class Turns:
         finally:
             self._change(mine, False)
 
-    def _change(self, mine: _Turn, aside: bool) -> None:
+    def _change(self, mine: Turn, aside: bool) -> None:
         with self._changed:
             self._leave(mine)
             mine.aside = aside
             self._wait(mine)
 
-    def _leave(self, mine: _Turn) -> None:
+    def _leave(self, mine: Turn) -> None:
         if mine in self._now:
             mine.had += time.monotonic() - mine.began
             self._now.remove(mine)
         self._changed.notify_all()
 
-    def _wait(self, mine: _Turn) -> None:
+    def _wait(self, mine: Turn) -> None:
         began = time.monotonic()
         self._wait_for(lambda: all(one.aside != mine.aside for one in self._now) and self._next(mine.aside) is mine)
         mine.began = time.monotonic()
@@ -155,7 +166,7 @@ class Turns:
         if not self._changed.wait_for(ready, _left()):
             raise _late()
 
-    def _next(self, aside: bool) -> _Turn:
+    def _next(self, aside: bool) -> Turn:
         """Whose turn it is: the first of the caller's large ones, if it has no small one."""
         had = Counter[Hashable]()
         for one in self._turns:
@@ -174,14 +185,13 @@ def _late() -> DeadlineError:
 
 
 TURNS = Turns()
-JUDGES = Turns(None)
-"""Answers that are judged in a process of their own: one of all at a time, of any number that a caller has."""
-_TURN: ContextVar[_Turn | None] = ContextVar("turn", default=None)
+JUDGES = Turns(128, TURNS)
+"""Values that are judged in a process of their own, one of all at a time."""
 
 
 def _time() -> float:
     """The clock, which stands still for one that waits for its turn."""
-    turn = _TURN.get()
+    turn = TURNS.mine
     return time.monotonic() - (0.0 if turn is None else turn.waited)
 
 
@@ -226,7 +236,7 @@ def part_compiled() -> str:
 
 def check_time() -> None:
     """Raise ConstraintError, naming the part, if the time limit has passed."""
-    clock, turn = _CLOCK.get(), _TURN.get()
+    clock, turn = _CLOCK.get(), TURNS.mine
     if turn is not None:
         TURNS.give_way(turn)
     if clock is not None and _time() > clock.until:

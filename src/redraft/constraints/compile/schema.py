@@ -26,6 +26,7 @@ from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
     CompileLimits,
     OutOfReachError,
+    TimeLimitError,
     check_time,
     compiling,
     part_compiled,
@@ -41,6 +42,7 @@ from redraft.errors import ConstraintError
 MOST_COUNTED = 1000
 MOST_PATTERNS = 4
 MOST_DIVISOR = 9999
+NAMES = ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 MOST_LISTED = 50_000
 """Reasons against values of a list."""
 MOST_MOVES = 30_000_000
@@ -155,17 +157,19 @@ class _Compiler:
     def listed(self, plain: Schema) -> Dfa:
         """The listed values that satisfy the keywords beside the list, as a validator of its own reads them."""
         words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
-        words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
+        words = {key: inner for key, inner in words.items() if key not in NAMES}  # they are in the newest form here
+        words["allOf"] = [{}, *({"pattern": one} for one in dict.fromkeys(plain.get("patterns", [])))]
         words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
         words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
         values, build, found = plain["enum"], Builder(self.limits), list[Part]()
         said = verdicts({"items": words}, values, most=MOST_LISTED)
         wrong = {path[0] if path else -1 for path, _ in said}
         if -1 in wrong or len(said) == MOST_LISTED:
-            raise OutOfReachError(f"{part_compiled()} lists values that take a validator too long; list fewer of them")
+            raise TimeLimitError(f"{part_compiled()} lists values that take a validator too long; list fewer of them")
         for i, value in enumerate(values):
             check_time()
-            if isinstance(value, dict | list):
+            # Of a number like 1.0 the drafts say different things about whether it is an integer.
+            if isinstance(value, dict | list) or (isinstance(value, float) and value.is_integer()):
                 self.resolver.inexact = True
             if i not in wrong:
                 found.append(self.literal(build, value))

@@ -24,8 +24,9 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
     """Status and body of the answer to one row. Raises ApiError."""
     try:
         exchange = Exchange(service, _work(service, row, seed))
-        await exchange.finish()
-        return 200, await exchange.judged(exchange.whole)
+        said = await exchange.finish(exchange.whole)
+        assert said is not None, "nobody leaves a batch"
+        return 200, said
     except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
         raise refusal_of(error) from error
 

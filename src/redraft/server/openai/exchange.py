@@ -78,10 +78,8 @@ class Exchange:
 
     async def reply(self, whole: Callable[[], Any]) -> Response | Json:
         """A reply made of the finished answers."""
-        await self.finish()
-        if self.answers.aborted:
-            return Response(status_code=GONE)
-        return JSONResponse(await self.judged(whole), headers=self.headers)
+        said = await self.finish(whole)
+        return Response(status_code=GONE) if self.answers.aborted else JSONResponse(said, headers=self.headers)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -95,13 +93,14 @@ class Exchange:
             unused += ["stop"] if self.work.body.stop else []
         return found | ({"x-ignored-fields": ",".join(unused)} if unused else {})
 
-    async def finish(self) -> None:
-        """Run all answers to their end, or until the client leaves, and close."""
+    async def finish(self, made: Callable[[], T]) -> T | None:
+        """Run all answers to their end, and make something of them; or until the client leaves. Then close."""
         try:
             if self.request is None:
                 await self._run()
             else:
                 await unless_gone(self.request, self._run(), self.answers.abort)
+            return None if self.answers.aborted else await self.judged(made)
         finally:
             self.close()
 
