@@ -8,8 +8,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from redraft.constraints.compile.dialect import URIS
 from redraft.constraints.compile.schema import compile_schema
-from redraft.constraints.validation import schema_problems, validator_of
+from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
 from schema_suite import written
 
@@ -126,10 +127,18 @@ def test_a_format_is_judged_even_where_its_draft_had_not_got_it(draft: str, name
     assert schema_problems(schema, json.dumps({"a": bad}))
 
 
-def test_a_public_meta_schema_is_known_by_its_name() -> None:
-    found = compile_schema({"$schema": D7, "properties": {"s": {"$ref": D7}}})
-    assert found.checked
-    assert not validator_of({"$schema": D7, "$ref": D7}).is_valid({"type": 3})
+@pytest.mark.parametrize("name", [*URIS.values(), "https://json-schema.org/draft-07/schema"])
+@pytest.mark.parametrize("within", [None, 4, 7, 2019])
+def test_a_public_meta_schema_is_known_by_its_name(name: str, within: int | None) -> None:
+    """Also that of another draft than the schema's own."""
+    schema = {"properties": {"s": {"$ref": name}}} | ({} if within is None else {"$schema": URIS[within]})
+    assert compile_schema(schema).checked
+    assert not schema_problems(schema, '{"s": {"type": "string"}}')
+    for wrong in ('{"s": {"type": 3}}', '{"s": {"properties": {"a": {"type": 3}}}}'):
+        assert schema_problems(schema, wrong)
+
+
+def test_another_address_leads_out_of_the_document() -> None:
     with pytest.raises(ConstraintError, match="leads out of the document"):
         compile_schema({"$ref": "http://json-schema.org/draft-09/schema"})
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
-from redraft.constraints.compile.dialect import URIS, validated_as
+from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import JUDGES, UNTIL, TimeLimitError
 from redraft.errors import ConstraintError, DeadlineError
@@ -39,6 +40,7 @@ _KINDS = {
     2019: "Draft201909Validator",
     2020: "Draft202012Validator",
 }
+_META_SCHEMA = re.compile(r'"\$ref": "(https?://json-schema\.org/draft(?:-0[467]|/20(?:19-09|20-12))/schema)#?"')
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 MOST_LEVELS = 200
 """Levels of lists and objects in a schema."""
@@ -60,9 +62,17 @@ for limit, most in zip((resource.RLIMIT_CPU, resource.RLIMIT_AS), map(int, sys.a
     with contextlib.suppress(ValueError):  # a lower one holds already, or the system knows none of this kind
         resource.setrlimit(limit, (most, most))
 import jsonschema_rs
-draft, newer, regex, schema, value, most = json.load(sys.stdin)
+draft, newer, regex, metas, schema, value, most = json.load(sys.stdin)
 newest = lambda name: jsonschema_rs.Draft202012Validator({"format": name}, validate_formats=True).is_valid
 how = {"formats": {name: newest(name) for name in newer}, "pattern_options": jsonschema_rs.FancyRegexOptions(**regex)}
+resources = {}
+for name, official in metas.items():  # the library knows that of the schema's own draft alone by its name
+    whole = jsonschema_rs.bundle({"$schema": official, "properties": {"a": {"$ref": official}}})
+    resources |= whole.get("$defs") or whole["definitions"]
+    text = resources[official.rstrip("#")]
+    resources.setdefault(name, {key: inner for key, inner in text.items() if key not in ("$id", "id")})
+if resources:
+    how["registry"] = jsonschema_rs.Registry(list(resources.items()))
 try:
     judge = getattr(jsonschema_rs, draft)(schema, validate_formats=True, offline=True, **how)
 except (ValueError, jsonschema_rs.ReferencingError) as error:
@@ -110,7 +120,9 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
         return [(list(said.instance_path), str(said.message)) for said in validator.iter_errors(value)]
     draft = validated_as(schema)
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
-    asked = json.dumps([_KINDS[draft], newer, _REGEX, schema, value, most])
+    named = set(_META_SCHEMA.findall(json.dumps(schema)))
+    metas = {name: URIS[draft_of({"$schema": name}).year] for name in named}
+    asked = json.dumps([_KINDS[draft], newer, _REGEX, metas, schema, value, most])
     command = [sys.executable, "-I", "-c", _JUDGE, *map(str, (math.ceil(JUDGE_SEC), JUDGE_BYTES))]
     with JUDGES.turn(str(threading.get_ident())):
         until = UNTIL.get()
