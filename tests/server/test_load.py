@@ -31,7 +31,9 @@ def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> Non
     told = asyncio.run(_level(*place(served), 16, _jobs(SHORT, 40, Random(0)), Random(0)))
     assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
     loop = served.engine.loop
-    assert eventually(lambda: (served.service.under_way, loop.num_bytes) == (0, 0)), "one that left still runs"
+    assert eventually(lambda: (served.service.under_way, loop.num_bytes, loop.is_busy) == (0, 0, False)), (
+        "one that left still runs"
+    )
     loop.check()
 
 
