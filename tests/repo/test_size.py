@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 670,
     "model/gpu": 1_815,
     "weights": 3_225,
-    "constraints": 6_210,
+    "constraints": 6_230,
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,

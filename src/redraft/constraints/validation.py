@@ -48,13 +48,16 @@ MOST_PARTS, MOST_PATTERNS, MOST_MATCHES = 5000, 16, 200
 """Of a schema by which a value is judged right here: parts, patterns, and those times the texts in the value."""
 _REGEX = {"backtrack_limit": 10_000, "size_limit": 1 << 20, "dfa_size_limit": 1 << 20}
 """Of one pattern: steps back in one match, and bytes. Of the 2,590 patterns in MaskBench one is larger."""
-JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 2.0, 0.7, 1 << 29
+JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 2.0, 0.5, 1 << 29
 """For one judgement: at most, at least where its caller's time is up, and memory."""
 TOO_MUCH = (
     f"a validator takes over {JUDGE_SEC:g} seconds or {JUDGE_BYTES >> 20} MiB for it: its references branch too often,"
     " or its patterns are too many or too large"
 )
 MOST_SAID = 20
+SLOW_SEC, MOST_SLOW = 60.0, 1000
+_SLOW: dict[str, tuple[float, float]] = {}
+"""Schemas by which there was no verdict: until when that is remembered, and the seconds that were not enough."""
 _THREADS = ThreadPoolExecutor(512, "judge")  # begun as they are needed; each may wait for its caller's turn
 _JUDGE = """
 import contextlib, json, resource, sys
@@ -120,16 +123,24 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
         return [(list(said.instance_path), str(said.message)) for said in validator.iter_errors(value)]
     draft = validated_as(schema)
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
-    named = set(_META_SCHEMA.findall(json.dumps(schema)))
+    whole = json.dumps(schema)
+    named = set(_META_SCHEMA.findall(whole))
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in named}
     asked = json.dumps([_KINDS[draft], newer, _REGEX, metas, schema, value, most])
     command = [sys.executable, "-I", "-c", _JUDGE, *map(str, (math.ceil(JUDGE_SEC), JUDGE_BYTES))]
     with JUDGES.turn(str(threading.get_ident())):
         until = UNTIL.get()
         left = JUDGE_SEC if until is None else max(LEAST_SEC, min(JUDGE_SEC, until - time.monotonic()))
+        slow_until, slow = _SLOW.get(whole, (0.0, 0.0))
         try:
+            if left <= slow and time.monotonic() < slow_until:
+                raise subprocess.TimeoutExpired(command, left)
             done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=left, check=False)
         except subprocess.TimeoutExpired:
+            if left > slow or time.monotonic() >= slow_until:
+                while len(_SLOW) >= MOST_SLOW:
+                    _SLOW.pop(next(iter(_SLOW)), None)
+                _SLOW[whole] = time.monotonic() + SLOW_SEC, left
             if left < JUDGE_SEC:
                 raise DeadlineError("the time was up before there was a verdict") from None
             return [([], TOO_MUCH)]
