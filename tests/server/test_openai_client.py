@@ -143,5 +143,5 @@ def test_the_line_to_try_works_as_it_is_printed(name: str, keyed: bool) -> None:
         (body,) = (value for flag, value in given if flag == "-d")
         done = httpx2.post(url, headers=headers, content=body, timeout=60).raise_for_status()
         server.terminate()
-    told = done.json()["choices"][0]["message"]["content"]
-    assert json.loads(told)["who"] == "Maria" if name == "nano" else told.startswith("1324\n")
+    content = done.json()["choices"][0]["message"]["content"]
+    assert json.loads(content)["who"] == "Maria" if name == "nano" else content.startswith("1324\n")

@@ -204,13 +204,13 @@ def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
         thread.join()
 
 
-def test_those_who_wait_for_the_same_are_told_to_look_it_up() -> None:
-    turns, told, begun = limits.Turns(), list[bool](), threading.Event()
+def test_those_who_wait_for_the_same_look_it_up() -> None:
+    turns, answers, begun = limits.Turns(), list[bool](), threading.Event()
 
     def want() -> None:
         with turns.turn("same") as turn:
-            told.append(turn.over.is_set())
-            if not told[-1]:
+            answers.append(turn.over.is_set())
+            if not answers[-1]:
                 begun.wait()
                 turn.found = "made"
             found.append(turn.found)
@@ -225,7 +225,7 @@ def test_those_who_wait_for_the_same_are_told_to_look_it_up() -> None:
     begun.set()
     for thread in threads:
         thread.join(60)
-    assert told == [False] + [True] * 39, "one after another had a turn for what another had made"
+    assert answers == [False] + [True] * 39, "one after another had a turn for what another had made"
     assert found == ["made"] * 40
 
 

@@ -18,7 +18,7 @@ from redraft.constraints.compile.limits import UNTIL
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import schema_source
-from redraft.constraints.validation import MOST_LEVELS, schema_problems, verdicts
+from redraft.constraints.validation import MOST_LEVELS, check_readable, schema_problems, verdicts
 from redraft.errors import ConstraintError, DeadlineError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({1}), frozenset({1}))
@@ -93,16 +93,25 @@ def test_patterns_stop_no_other_thread(schema: dict[str, Any]) -> None:
 def test_a_caller_who_has_no_time_learns_so_and_nothing_is_kept(tmp_path: Path) -> None:
     """It was refused for good: the refusal was kept on disk."""
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    many = {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}
     token = UNTIL.set(time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "_JUDGE", "import time; time.sleep(60)")
         patch.setattr(validation, "LEAST_SEC", 0.1)
-        for work in (lambda: verdicts(schema, {}), lambda: ready(schema_source(schema), BYTES, kept_in=tmp_path)):
+        for work in (lambda: verdicts(schema, {}), lambda: ready(schema_source(many), BYTES, kept_in=tmp_path)):
             UNTIL.set(time.monotonic() + 1.0)
             with pytest.raises(DeadlineError):
                 work()
     UNTIL.reset(token)
-    assert ready(schema_source(schema), BYTES, kept_in=tmp_path).holds([byte + 2 for byte in b"{}"])
+    assert ready(schema_source(many), BYTES, kept_in=tmp_path).holds([byte + 2 for byte in b"{}"])
+
+
+def test_a_schema_of_references_is_read_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging by it may take exponential time, reading it does not: each request waited 2 s for a process."""
+    monkeypatch.setattr(validation, "_elsewhere", lambda *_: pytest.fail("a process was begun"))
+    check_readable(fanned(30, "allOf"))
+    with pytest.raises(ConstraintError, match="gone"):
+        check_readable({"$ref": "#/$defs/gone"})
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ except (ValueError, jsonschema_rs.ReferencingError) as error:
     place, said = getattr(error, "instance_path", []), str(getattr(error, "message", error))
     print(json.dumps([list(place), said]))
 else:
-    said = [] if judge.is_valid(value) else judge.iter_errors(value)
+    said = [] if not most or judge.is_valid(value) else judge.iter_errors(value)
     print(json.dumps([[list(one.instance_path), str(one.message)[:500]] for one, _ in zip(said, range(most))]))
 """
 
@@ -121,6 +121,11 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
     if not _is_costly(schema, value):
         validator = validator_of(schema)
         return [(list(said.instance_path), str(said.message)) for said in validator.iter_errors(value)]
+    return _elsewhere(schema, value, most)
+
+
+def _elsewhere(schema: Any, value: Any, most: int) -> list[tuple[list[str | int], str]]:
+    """The verdicts of a process of its own. With a `most` of 0 it only reads the schema."""
     draft = validated_as(schema)
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
     whole = json.dumps(schema)
@@ -209,12 +214,13 @@ def _pointed(schema: Any, reference: str) -> Any:
 
 def check_readable(schema: Any) -> None:
     """Raise ConstraintError for a schema that the validator cannot read, as with a reference that leads nowhere, or
-    takes too long to read."""
-    if _is_costly(schema, None):
-        if verdicts(schema, None) == [([], TOO_MUCH)]:
-            raise TimeLimitError(f"the schema: {TOO_MUCH}")
-    else:
+    takes too long to read: patterns do, references do not."""
+    whole = json.dumps(schema)
+    many = whole.count('"pattern"') > MOST_PATTERNS or '"patternProperties"' in whole
+    if not many and _META_SCHEMA.search(whole) is None:
         validator_of(schema)
+    elif _elsewhere(schema, None, 0):
+        raise TimeLimitError(f"the schema: {TOO_MUCH}")
 
 
 def validator_of(schema: Any) -> Validator:
