@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from redraft.constraints.condition.guided import Guided
 from redraft.constraints.language import Language, Vocabulary, ready
@@ -54,7 +55,11 @@ def noise_trial(number: int) -> NoiseTrial | None:
     width = source.randint(1, 32)
     left = language.shortest + source.randint(0, 60)
     draw = torch.Generator().manual_seed(number)
-    written = noise_answer(language, len(pieces), width, left, lambda: source.choice([0.0, 1.0, 30.0]), draw)
+
+    def scores() -> Tensor:
+        return torch.randn(width, len(pieces), generator=draw) * source.choice([0.0, 1.0, 30.0])
+
+    written = noise_answer(language, width, left, scores)
     text = b"".join(pieces[token] or b"" for token in written.tokens).decode("utf-8", errors="replace")
     return NoiseTrial(text, [problem.reason for problem in schema_problems(schema, text)], written.canvases)
 
@@ -67,16 +72,15 @@ class Written(NamedTuple):
     steps: int
 
 
-def noise_answer(
-    language: Language, vocab: int, width: int, left: int, sharpness: Callable[[], float], draw: torch.Generator
-) -> Written:
-    """An answer of at most `left` tokens on canvases of noise. An exact one is taken from its first step; a guided one
-    is drafted anew, as the engine does, until all of a canvas is fixed. Raises ConstraintError for too little room."""
+def noise_answer(language: Language, width: int, left: int, scores: Callable[[], Tensor]) -> Written:
+    """An answer of at most `left` tokens on canvases of noise: each time other `scores`, (width, vocabulary). An exact
+    one is taken from its first step; a guided one is drafted anew, as the engine does, until all of a canvas is fixed.
+    Raises ConstraintError for too little room."""
     goal, reported, canvases, steps = language.start(left), list[int](), 0, 0
     while not goal.is_over and goal.left:
         pinned, fixed = 0, torch.empty(0, dtype=torch.long)
         while True:
-            log_p = torch.log_softmax(torch.randn(width, vocab, generator=draw) * sharpness(), -1)
+            log_p = torch.log_softmax(scores(), -1)
             log_p[:pinned] = -1e9
             log_p[torch.arange(pinned), fixed] = 0.0
             found, steps = goal(log_p), steps + 1

@@ -42,7 +42,9 @@ def compile_parts(model: DiffusionGemma) -> None:
         setattr(layer, "before", partial(_before, layer.before))  # noqa: B010 - types forbid assigning to a method
         parts += [(layer, "before"), (layer, "after")]
     for part, name in parts:
-        setattr(part, name, torch.compile(getattr(part, name), dynamic=True))
+        # apart, because together eight layers come to the bound on compiled forms of one function
+        ready = torch.compile(getattr(part, name), dynamic=True, isolate_recompiles=True)  # type: ignore[call-overload]
+        setattr(part, name, ready)
 
 
 def _before(before: Before, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
