@@ -16,7 +16,7 @@ from uuid import UUID
 import jsonschema
 import pytest
 import torch
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, EmailStr, Field, RootModel
 
 from noise import noise_answer
 from noise_real import PIECES, SMALL, judged, rotations
@@ -88,7 +88,7 @@ class Amounts(BaseModel):
         Decimal, Field(ge=0, max_digits=6, decimal_places=2, json_schema_extra={"type": "string", "pattern": PRICE})
     ]
     rate: Annotated[float, Field(gt=0, lt=1)]
-    mail: Annotated[str, Field(json_schema_extra={"format": "email"})]
+    mail: EmailStr
 
 
 class Sets(BaseModel):

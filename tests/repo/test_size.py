@@ -20,7 +20,7 @@ PART_WALLS = {
     "weights": 3_225,
     "constraints": 6_230,
     "tasks": 2_580,
-    "tune": 2_950,
+    "tune": 2_955,
     "measure": 2_800,
     "server": 5_740,
     "operations": 2_090,

@@ -17,7 +17,7 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, EmailStr, Field
 from tests.server.conftest import RECORD, Process
 
 from redraft.constraints.validation import unfenced
@@ -232,11 +232,10 @@ DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d{1,2}\.?\d{0,2}$"
 
 
 class Bill(BaseModel):
-    """A decimal's schema may be a number or any text at all; what the text must be has to be said. `EmailStr` is this
-    format."""
+    """A decimal's schema may be a number or any text at all; what the text must be has to be said."""
 
     cost: Annotated[Decimal, Field(json_schema_extra={"type": "string", "pattern": DECIMAL})]
-    mail: Annotated[str, Field(json_schema_extra={"format": "email"})]
+    mail: EmailStr
 
 
 class Tree(BaseModel):

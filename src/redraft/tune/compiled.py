@@ -1,7 +1,7 @@
 """Layers compiled for training: the operations between the matrices become a few loops.
 
-A small model spends most of a step there. Attention stays outside, because its contexts differ. The compiled functions
-are written for any number of rows, once for each kind of layer and mode; that takes a minute.
+A small model spends most of a step there. Attention stays outside, because its contexts differ. What is compiled takes
+any number of rows; compiling takes a minute.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -25,6 +26,8 @@ Before = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 # The exact norm is one expression; the fast one saves launches, which a compiler does itself.
 _FORMS = Kernels(norm=REFERENCE.norm, experts=experts_fast)
+# Each part apart, because together eight layers come to torch's bound on the compiled forms of one function.
+_OPTIONS: dict[str, Any] = {"dynamic": True, "isolate_recompiles": True}
 
 
 def compile_parts(model: DiffusionGemma) -> None:
@@ -42,9 +45,7 @@ def compile_parts(model: DiffusionGemma) -> None:
         setattr(layer, "before", partial(_before, layer.before))  # noqa: B010 - types forbid assigning to a method
         parts += [(layer, "before"), (layer, "after")]
     for part, name in parts:
-        # apart, because together eight layers come to the bound on compiled forms of one function
-        ready = torch.compile(getattr(part, name), dynamic=True, isolate_recompiles=True)  # type: ignore[call-overload]
-        setattr(part, name, ready)
+        setattr(part, name, torch.compile(getattr(part, name), **_OPTIONS))
 
 
 def _before(before: Before, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
