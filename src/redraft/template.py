@@ -37,13 +37,16 @@ TICK, JOIN, COUNT = "0tick", "0join", "0count"
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Every text in a value, the names of its fields, too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from (text for pair in value.items() for part in pair for text in strings_of(part))
-    elif isinstance(value, list | tuple):
-        yield from (text for part in value for text in strings_of(part))
+    """Every text in a value, the names of its fields, too, in no order that means anything."""
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            stack += [*one, *one.values()]
+        elif isinstance(one, list | tuple):
+            stack += one
 
 
 def changed(value: Any, change: Callable[[str], str]) -> Any:

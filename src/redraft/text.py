@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -125,11 +126,12 @@ class Text:
         self._refuse_long(sum(len(one) for message in messages for one in strings_of(message.get("content"))))
         given, split = (messages, tools), ""
         if not parse_special and any(self._marks.search(part) for part in strings_of(given)):
-            said = "".join(strings_of(given))
-            split = next(mark for mark in map(chr, range(0xE000, 0xF8FF)) if mark not in said)
+            split = secrets.token_hex(12)  # which nobody can spell, because nobody knows it
             given = changed(given, lambda part: self._broken(part, split))
         shown = self.render(given[0], thinking=thinking, generation_prompt=generation_prompt, tools=given[1])
-        return [token for part in (shown.split(split) if split else [shown]) for token in self.encode(part, bos=False)]
+        parts = shown.split(split) if split else [shown]
+        self._refuse_long(sum(map(len, parts)))  # before each is encoded alone: calls and tools are printed, too
+        return [token for part in parts for token in self.encode(part, bos=False)]
 
     @property
     def reach(self) -> int:

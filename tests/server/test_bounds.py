@@ -27,7 +27,15 @@ from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai.fields import Chat
 
 PATH = "/v1/chat/completions"
+MARKS = "".join(map(chr, range(0xE000, 0xF8FF)))
+DEEP = '{"a":' * 200 + json.dumps(["b"] * 400_000) + "}" * 200
 TURN = {"messages": [{"role": "user", "content": RECORD}]}
+
+
+def called(*arguments: str) -> dict[str, Any]:
+    """A conversation with a call of one tool for each of these."""
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": one}} for one in arguments]
+    return {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": calls}]}
 
 
 def bodies(kind: type[Body] = Body) -> Iterator[type[Body]]:
@@ -115,12 +123,16 @@ def test_more_prompts_than_a_request_may_have(server: Process) -> None:
             {"prompt": "a", "echo": True, "logprobs": 1, "canvas": {"preset": "fast"}},
             "canvas.preset",
         ),
-        ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"regex": "("}}]}, "segments"),
+        ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"regex": "("}}]}, "segments.1.hole.regex"),
+        ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"lacks": [""]}}]}, "segments.1.hole.lacks"),
         ("/v1/canvas", {"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs"),
         ("/v1/canvas", {"prompt": "a", "pins": [{"at": 2**32, "token": 1}]}, "pins.0.at"),
         ("/v1/canvas", {"prompt": "a", "pins": [{"at": 0, "token": 5}, {"at": 0, "token": 6}]}, "pins"),
         ("/v1/canvas", {"prompt": "a", "given": [{"at": 250, "token": 5}], "max_tokens": 8}, "given"),
+        ("/v1/canvas", {"prompt": "a", "pins": [{"at": 0, "text": "ab " * 300}] * 4000}, "pins"),
         ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_indent": 2**32}, "n_indent"),
+        (PATH, TURN | {"bad_words": [MARKS[:900]] * 256}, "bad_words"),
+        (PATH, {"messages": called(*["{}"] * 120)["messages"] * 50}, None),
         (PATH, TURN | {"canvas": {"accept": ["gate:" * 500 + "factor"]}}, "canvas.accept.0"),
         (PATH, TURN | {"canvas": {"accept": ["gate:" * 15 + "factor"]}}, None),
         (PATH, TURN | {"canvas": {"accept": ["gate:1e300:factor"]}}, None),
@@ -136,6 +148,12 @@ def test_more_prompts_than_a_request_may_have(server: Process) -> None:
 )
 def test_what_broke_names_its_field(server: Process, path: str, body: Any, param: str | None) -> None:
     refused(server, path, body, "" if param is None else param)
+
+
+def test_a_text_of_all_characters_for_private_use_has_an_answer(server: Process) -> None:
+    """The search for one that was free never ended for who waited, and the server kept room for it."""
+    text = {"messages": [{"role": "user", "content": "<eos>" + MARKS}]}
+    assert httpx2.post(server.url + "/tokenize", json=text, timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize("sent", [b"[" * 65 + b"]" * 65, b'{"a":' * 65 + b"1" + b"}" * 65, b"[" * 4_000_000])
@@ -160,6 +178,8 @@ def test_a_body_that_nests_too_deep_is_no_object_ever(server: Process, sent: byt
         ),
         ("/v1/decisions", {"input": "a b" * 1_300_000, "questions": [{"type": "predicate", "instructions": "b"}]}),
         ("/tokenize", {"prompt": "a b" * 1_300_000}),
+        *((PATH, called(arguments)) for arguments in ("<eos>" * 400_000, DEEP, "<eos>" + DEEP)),
+        ("/completion", {"prompt": [["a"] * 20_000] * 9}),
     ],
 )
 def test_a_text_far_beyond_the_context_costs_nothing(server: Process, path: str, body: Any) -> None:

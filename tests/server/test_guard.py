@@ -20,7 +20,9 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
 from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
+from redraft.server.http import middleware
 from redraft.server.http.app import create_app
+from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import digest_of, read_keys
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
@@ -315,3 +317,48 @@ def test_a_server_that_loads_is_live_and_not_ready() -> None:
         assert int(reply.headers["retry-after"]) > 0
 
     asyncio.run(asked())
+
+
+def test_bodies_under_way_have_a_bound_together(monkeypatch: Patch) -> None:
+    """Of each request there is a bound of its own; 1,536 connections may hold as many."""
+    monkeypatch.setattr(middleware, "HELD", 2)
+    held, sent = asyncio.Event(), list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await held.wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"a" * 1500}
+
+    async def run() -> list[Any]:
+        service = Service(Settings(limits=ServerLimits(body_bytes=2000)))
+        guard = middleware.Middleware(app, service, Log(None))
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
+        first, second, third = (asyncio.ensure_future(guard({**scope}, receive, send)) for _ in range(3))
+        await asyncio.wait([first, second, third], timeout=0.2)
+        held.set()
+        outcomes = await asyncio.gather(first, second, third, return_exceptions=True)
+        assert await guard({**scope}, receive, send) is None, "their room is free again"  # type: ignore[func-returns-value]
+        return outcomes
+
+    *others, refusal = asyncio.run(run())
+    assert others == [None, None]
+    assert isinstance(refusal, ApiError)
+    assert refusal.status == 503
+
+
+def test_work_on_a_thread_that_comes_to_the_end_of_an_iterator_fails() -> None:
+    """No future takes a StopIteration: who waited would have waited for ever, and held its room."""
+    service = Service(Settings())
+    with pytest.raises(RuntimeError, match="iterator"):
+        asyncio.run(service.on_thread(None, lambda: next(iter(()))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from urllib.parse import urlsplit
 
 import httpx2
@@ -46,6 +47,18 @@ def test_what_is_no_body_has_an_end(server: Process, sent: list[bytes]) -> None:
     answer = reported(server, *sent)
     assert not answer or b" 400 " in answer.partition(b"\r\n")[0]
     assert httpx2.get(f"{server.url}/live", timeout=100).status_code == 200
+
+
+@pytest.mark.parametrize("head", [CHUNKED, CHUNKED.replace(b"127.0.0.1", b"elsewhere")], ids=["read", "refused"])
+def test_a_body_in_very_many_pieces_stops_nobody(server: Process, head: bytes) -> None:
+    """Each byte was a chunk, and each chunk an event on the event loop: /live waited 22 s for eight such bodies."""
+    began = time.monotonic()
+    answer = reported(server, head, *[b"1\r\n \r\n" * 40_000] * 8)
+    assert b" 4" in answer.partition(b"\r\n")[0]
+    assert httpx2.get(f"{server.url}/live", timeout=100).status_code == 200
+    assert time.monotonic() - began < 5
+    whole = b"".join(b"1\r\n" + bytes([byte]) + b"\r\n" for byte in b'{"messages": 1}' + b" " * 900) + b"0\r\n\r\n"
+    assert b"messages is" in reported(server, CHUNKED.replace(b"\r\n", b"\r\nConnection: close\r\n", 1), whole)
 
 
 def test_a_head_that_is_long_and_no_longer_is_read(server: Process) -> None:

@@ -17,6 +17,7 @@ from pydantic import Field
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import seeded
 from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.resolve import canvas_width
 from redraft.images.prompt import Prompt
 from redraft.operations.engine import Engine
 from redraft.options import SeedCanvas
@@ -43,14 +44,19 @@ class Place(Body):
     """Tokens at a place of the first canvas: a text from there on, or one token id."""
 
     at: Width = Field(description="position, counted from 0")
-    text: Str | None = Field(default=None, description="as many positions as it has tokens")
+    text: Annotated[Str, within("substring")] | None = Field(
+        default=None, description="as many positions as it has tokens"
+    )
     token: Annotated[Int, within("id")] | None = Field(default=None, description="one token id")
 
-    def pairs(self, engine: Engine) -> list[tuple[int, int]]:
-        """(position, token id). Raises ApiError unless it is one of the two."""
+    def pairs(self, engine: Engine, width: int, field: str) -> list[tuple[int, int]]:
+        """(position, token id). Raises ApiError unless it is one of the two, on a canvas of this width."""
         if (self.text is None) == (self.token is None):
-            raise ApiError(400, f"the place {self.at} has no text, or a token, too; send one of them", param="pins")
+            raise ApiError(400, f"the place {self.at} has no text, or a token, too; send one of them", param=field)
         tokens = [self.token] if self.token is not None else engine.text.encode(self.text or "", bos=False)
+        if self.at + len(tokens) > width:
+            said = f"the place {self.at} reaches position {self.at + len(tokens) - 1}; the canvas has {width} positions"
+            raise ApiError(400, said, param=field)
         return [(self.at + i, token) for i, token in enumerate(tokens)]
 
 
@@ -92,8 +98,9 @@ def _prepare(service: Service, body: CanvasBody) -> Work:
         raise ApiError(400, f"n is {body.n}; a canvas is one answer, so leave it out", param="n")
     builder = RequestBuilder(service, body)
     engine, options = builder.engine, builder.options(max_tokens=None, keeps_canvas=bool(body.pins or body.given))
-    pins = tuple(pair for held in body.pins or () for pair in held.pairs(engine))
-    begun = tuple(pair for held in body.given or () for pair in held.pairs(engine))
+    width = canvas_width(options, engine.config)
+    pins = tuple(pair for held in body.pins or () for pair in held.pairs(engine, width, "pins"))
+    begun = tuple(pair for held in body.given or () for pair in held.pairs(engine, width, "given"))
     if pins or begun:
         options = replace(options, seed_canvas=SeedCanvas(pins, begun))
     if body.messages is not None:

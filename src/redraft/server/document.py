@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from redraft.engine.request import Options
+from redraft.errors import CallerError
 from redraft.operations.engine import Engine
 from redraft.operations.gap import shared_time
 from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.infill import infill
 from redraft.server.http.body import Body, Flag, Share, Str, Tokens
-from redraft.server.http.errors import ApiError
+from redraft.server.http.errors import ApiError, api_error
 from redraft.server.limits import within
 from redraft.server.openai.fields import Pattern, Width
 
@@ -95,24 +97,37 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
             parts.append("")
         parts[-1] += segment.text or ""
     text, found, forwards, seed = parts[0], [], 0, options.seed
-    holes, left = [segment.hole for segment in segments if segment.hole is not None], shared_time(options)
-    for i, hole in enumerate(holes):
-        wanted = GapConstraint(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
-        done = infill(
-            engine,
-            text,
-            parts[i + 1],
-            max_tokens=max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
-            width=hole.width,
-            ends=i == len(holes) - 1,
-            constraint=wanted,
-            heal=bool(hole.heal),
-            options=left(),
-        )
+    holes = [(place, segment.hole) for place, segment in enumerate(segments) if segment.hole is not None]
+    left = shared_time(options)
+    for i, (place, hole) in enumerate(holes):
+        with _named(f"segments.{place}.hole", hole):
+            done = infill(
+                engine,
+                text,
+                parts[i + 1],
+                max_tokens=max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
+                width=hole.width,
+                ends=i == len(holes) - 1,
+                constraint=GapConstraint(hole.regex, (), tuple(hole.contains or ()), tuple(hole.lacks or ())),
+                heal=bool(hole.heal),
+                options=left(),
+            )
         text, forwards, seed = done.text, forwards + done.forwards, done.seed
         candidates = [{"text": one.gap, "tokens": one.width, "score": round(one.score, 4)} for one in done.candidates]
         found.append({"text": done.gap, "tried": done.tried, "candidates": candidates})
     return {"text": text, "holes": found, "forwards": forwards, "seed": seed}
+
+
+@contextmanager
+def _named(place: str, part: Body) -> Iterator[None]:
+    """Errors about a field of this part name its place, too."""
+    try:
+        yield
+    except CallerError as error:
+        found = api_error(error, field=f"{place}.regex")
+        if found.param in part.model_fields_set:
+            found.param = f"{place}.{found.param}"
+        raise found from None
 
 
 def _text(segments: Sequence[Segment]) -> str:

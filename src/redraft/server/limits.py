@@ -54,6 +54,7 @@ BOUNDS: Mapping[str, Bound] = {
     "image_body": Bound("bytes", 0, 32 * 2**20, "a body, where the model reads images"),
     "row": Bound("bytes", 0, 16 * 2**20, "a row of a batch"),
     "depth": Bound("levels", 0, 64, "lists and objects in each other, in a body"),
+    "objects": _entries(10_000, "lists and objects of a body, all together"),
     "fields": _entries(100, "fields of one object"),
     "text": _characters(4 * 2**20, "any text"),
     "image": _characters(32 * 2**20, "the URL of an image, which may be its data"),
@@ -135,26 +136,29 @@ def short(value: Any) -> Any:
 
 
 def read_json(data: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for what is no JSON, nests too deep, or has a number too long."""
-    most = int(BOUNDS["depth"].most)
-    if (deep := _depth(data)) > most:
+    """The value of a JSON text. Raises ValueError for what is no JSON, nests too deep, has a number too long, or more
+    lists and objects than can be checked while others wait."""
+    (deep, count), most = _shape(data), int(BOUNDS["depth"].most)
+    if deep > most:
         raise ValueError(f"it nests {deep} levels deep; at most {most}")
+    if count > BOUNDS["objects"].most:
+        raise ValueError(f"it has {count} lists and objects; at most {int(BOUNDS['objects'].most)}")
     return json.loads(data)
 
 
-def _depth(data: bytes) -> int:
-    """Levels of lists and objects, counted without recursion. What is within strings does not count. Raises ValueError
-    for what is not in the encoding that its first bytes say."""
+def _shape(data: bytes) -> tuple[int, int]:
+    """Levels of lists and objects, and how many there are, counted without recursion; few are not counted. What is
+    within strings does not count. Raises ValueError for what is not in the encoding that its first bytes say."""
     if (encoding := json.detect_encoding(data)) not in ("utf-8", "utf-8-sig"):
         data = data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
     if data.count(b"[") + data.count(b"{") <= BOUNDS["depth"].most:
-        return 0  # it cannot be deeper
+        return 0, 0  # it cannot be deeper
     bare = data.replace(rb"\\", b"").replace(rb"\"", b"")  # every quote left begins or ends a string
     marks = np.frombuffer(bare.translate(None, delete=NO_MARKS), np.uint8)
     within_text = np.cumsum(marks == ord('"'), dtype=np.int32) % 2 == 1
     steps = np.where((marks == ord("[")) | (marks == ord("{")), np.int32(1), np.int32(-1))
     steps[within_text | (marks == ord('"'))] = 0
-    return int(steps.cumsum().max(initial=0))
+    return int(steps.cumsum().max(initial=0)), int((steps == 1).sum())
 
 
 NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))

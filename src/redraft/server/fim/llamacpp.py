@@ -137,8 +137,10 @@ def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:
     vocab, text, found = service.engine.config.model.vocab_size, service.engine.text, list[list[int]]()
     for one in cast(list[str | list[str | int]], parts if several else [parts]):
         ids: list[int] = []
-        for part in one if isinstance(one, list) else [one]:
+        for part in (part for part in one if part != "") if isinstance(one, list) else [one]:
             ids += text.encode(part, bos=not ids) if isinstance(part, str) else [part]
+            if len(ids) > service.engine.config.model.max_positions:
+                break  # what is refused in any case is not read to its end
         if max(ids, default=0) >= vocab:
             raise ApiError(400, f"prompt holds token id {max(ids)}; the vocabulary ends at {vocab - 1}", param="prompt")
         found.append(ids)

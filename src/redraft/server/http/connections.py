@@ -15,15 +15,19 @@ import resource
 import time
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from redraft.server.http.limits import ServerLimits
+from redraft.server.http.limits import HEAD_BYTES, ServerLimits
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
 BACKLOG, RESERVE = 128, 256
 """Connections that the system keeps waiting, and descriptors left for everything else."""
+SMALL_BYTES, MOST_SMALL = 64, 1024
+"""A body has at most so many pieces (chunks, or reads) of fewer bytes."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -79,6 +83,24 @@ class _Guard:
             loop.call_later(SWEEP_SEC, self._sweep, loop)
 
 
+class _Parser(h11.Connection):
+    """Refuses a body of very many small pieces. Each is an event of its own, 20 microseconds of the event loop, and one
+    read may bring 40,000."""
+
+    _small = 0
+
+    def next_event(self) -> Any:
+        """The next one. Raises h11.RemoteProtocolError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._small = 0
+        elif isinstance(event, h11.Data) and len(event.data) < SMALL_BYTES:
+            self._small += 1
+            if self._small > MOST_SMALL:
+                raise h11.RemoteProtocolError(f"over {MOST_SMALL} pieces of under {SMALL_BYTES} bytes")
+        return event
+
+
 class _Guarded(H11Protocol):
     """One connection. `since` is when it began to wait for what it waits for."""
 
@@ -87,6 +109,7 @@ class _Guarded(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Count it."""
         super().connection_made(transport)
+        self.conn = _Parser(h11.SERVER, HEAD_BYTES)
         self.address = self.client[0] if self.client else ""
         self.since = self._stuck_since = time.monotonic()
         self._begun, self._unsent = False, 0
@@ -110,6 +133,13 @@ class _Guarded(H11Protocol):
         """It waits for the next request."""
         self.since, self._begun = time.monotonic(), False
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What was sent is no HTTP; where an answer has begun, nothing more can be said."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
 
     def _should_upgrade(self) -> bool:
         """Never: who would change over to WebSockets is answered as if they had not asked."""

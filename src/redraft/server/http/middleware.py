@@ -22,6 +22,8 @@ from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
+HELD = 64
+"""The bodies of all requests under way are no larger than so many of the largest."""
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -43,6 +45,7 @@ class Middleware:
 
     def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
         self.app, self.service, self.log = app, service, log
+        self._held = 0  # bytes of the bodies of all requests under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -64,6 +67,7 @@ class Middleware:
             else:
                 await self.app(inner, self._bounded(receive, seen), seen.send)
         finally:
+            self._held -= seen.read
             self._account(scope, inner.get("route"), seen)
 
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
@@ -98,15 +102,17 @@ class Middleware:
 
     def _bounded(self, receive: Receive, seen: _Seen) -> Receive:
         """The body, counted as it comes: a chunked one has no length to be refused by."""
-        limit, read = self.service.body_bytes, 0
+        limit = self.service.body_bytes
 
         async def bounded() -> Message:
-            nonlocal read
             message = await receive()
             if message["type"] == "http.request":
-                read += len(message.get("body", b""))
-                if read > limit:
+                size = len(message.get("body", b""))
+                seen.read, self._held = seen.read + size, self._held + size
+                if seen.read > limit:
                     raise _too_large(limit)
+                if self._held > HELD * limit:
+                    raise ApiError(503, "too many large bodies are under way; try again soon", code="queue_full")
             elif message["type"] == "http.disconnect" and not seen.done:
                 seen.notes["gone"] = True
             return message
@@ -140,6 +146,7 @@ class _Seen:
     def __init__(self, send: Send, id_: str) -> None:
         self._send, self.id = send, id_
         self.began, self.status, self.done = time.monotonic(), 0, False
+        self.read = 0  # bytes of its body
         self.notes: MutableMapping[str, Any] = {}
 
     async def send(self, message: Message) -> None:

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from redraft.errors import RedraftError
+from redraft.errors import INPUT_ERRORS, RedraftError
 from redraft.server.http.body import Body
 from redraft.server.http.errors import ApiError, as_sent, refusal_of, sent_name
 from redraft.server.limits import read_json
@@ -75,7 +75,7 @@ def answers(
     async def answered(request: Request, body: B) -> Response:
         try:
             answer = await endpoint(request, body)
-        except (ApiError, RedraftError, ValidationError) as error:
+        except (ApiError, RedraftError, ValidationError, *INPUT_ERRORS) as error:
             refusal = refusal_of(error)
             if refusal.status != 400:
                 raise

@@ -57,7 +57,10 @@ class Service:
         def timed() -> T:
             limits = replace(DEFAULT_LIMITS, seconds=self.settings.limits.request_sec)
             with time_limit(limits):  # compiling takes no longer than an answer may
-                return work(*given)
+                try:
+                    return work(*given)
+                except StopIteration as error:  # no future takes it: who waits would wait for ever
+                    raise RuntimeError("an iterator came to its end where none should") from error
 
         self._working += 1
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from redraft.prompts import of_schema
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
+from redraft.server.limits import read_json
 from redraft.server.openai.constraint import check_tools, choice_of, constraint_of
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Call, Chat, Message, text_of
@@ -107,8 +107,8 @@ def _schema(body: Chat) -> Any:
 def _called(call: Call) -> dict[str, Any]:
     """A call that was made, with its arguments as an object where they are one, as templates want them."""
     found = call.model_dump()
-    with suppress(ValueError, RecursionError):
-        arguments = json.loads(call.function.arguments)
+    with suppress(ValueError):
+        arguments = read_json(call.function.arguments.encode("utf-8", "surrogatepass"))
         found["function"]["arguments"] = arguments if isinstance(arguments, dict) else call.function.arguments
     return found
 

@@ -78,8 +78,8 @@ class Exchange:
 
     async def reply(self, whole: Callable[[], Any]) -> Response | Json:
         """A reply made of the finished answers."""
-        said = await self.finish(whole)
-        return Response(status_code=GONE) if self.answers.aborted else JSONResponse(said, headers=self.headers)
+        said = await self.finish(lambda: JSONResponse(whole(), headers=self.headers))
+        return Response(status_code=GONE) if said is None else said
 
     @property
     def headers(self) -> dict[str, str]:
@@ -109,8 +109,10 @@ class Exchange:
         return [answer.generation() for answer in self.answers.answers]
 
     async def judged(self, made: Callable[[], T]) -> T:
-        """What is made of finished answers: on a thread where calls are judged by the schemas of their tools."""
-        return await judged(made) if getattr(self.work.body, "tools", None) else made()
+        """What is made of finished answers: on a thread where calls are judged by the schemas of their tools, or each
+        token has a list of others."""
+        long = getattr(self.work.body, "tools", None) or any(one.logprobs is not None for one in self.work.requests)
+        return await judged(made) if long else made()
 
     def whole(self) -> Json:
         """The finished answers in the endpoint's form."""

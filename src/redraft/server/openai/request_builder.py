@@ -58,7 +58,7 @@ class RequestBuilder:
                 raise RequestError("ignore_eos is True and min_tokens was given too; leave one out")
             sent["min_tokens"] = sent["max_tokens"]
         if body.bad_words:
-            sent["bad_words"] = tuple(tuple(self.engine.text.encode(word, bos=False)) for word in body.bad_words)
+            sent["bad_words"] = tuple(self._single(word) for word in body.bad_words)
         longest = self.settings.limits.request_sec
         sent["deadline_sec"] = min(longest, sent.get("deadline_sec", longest))
         # The dial and the causal mode have rules of their own, with which a preset would be refused.
@@ -69,6 +69,14 @@ class RequestBuilder:
         if "seed" not in sent and (sent.get("temperature") == 0 or sent.get("top_p", 1.0) <= GREEDY):
             sent["seed"] = 0  # who asks for no chance means: the same again
         return Options(**sent)
+
+    def _single(self, word: str) -> tuple[int, ...]:
+        """A word that is one token. Raises RequestError for another, before the next is read."""
+        tokens = self.engine.text.encode(word, bos=False)
+        if len(tokens) != 1:
+            said = f"bad_words holds {word[:40]!r}, {len(tokens)} tokens; only single tokens can be forbidden"
+            raise RequestError(said)
+        return tuple(tokens)
 
     def requests(
         self,
