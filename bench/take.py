@@ -103,7 +103,7 @@ TABLE = (
     Take(
         "maskbench-quiet", 5, "python bench/maskbench.py --data A --count 2000 --seed 3", "the same, and no other work"
     ),
-    Take("noise-real", 5, "python bench/noise_real.py --data A --count 1000", "the same"),
+    Take("noise-real", 50, "python bench/noise_real.py --data A --count 1000 --vocabulary 262144", "the same"),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("nano-vision", 6, "python bench/vision.py --model A", "the result of recipes/vision as A"),
     Take("fleet-simulation", 3, "python bench/fleet.py --count 20000"),
