@@ -36,11 +36,10 @@ MARKDOWN = "# A list\n\nOne **bold** word, `code`:\n\n- first\n- second\n\n```py
 
 
 def write(page: Any) -> None:
-    """The example that plays by itself, then settings, a marked cell, the history."""
+    """The example that plays by itself, then settings and a marked cell."""
     page.wait_for_selector(SETTLED)
     page.locator("summary").first.click()
     page.locator(".cell").nth(2).click()
-    page.get_by_role("button", name="Earlier").click()
 
 
 def markdown(page: Any) -> None:

@@ -5,11 +5,12 @@
     python bench/transcripts.py --check            write nothing; exit 1 if a page is out of date
 
 The blocks of a page run in order, in one empty folder. A `text` block holds `$ command` lines for bash, each before
-what it printed. A `python` block runs in the page's namespace; the comment behind a `print(…)` is what it printed. An
-HTML comment above a block says what else to do with it:
+what it printed. A `sh` block is run as a whole, and what it prints is not shown. A `python` block runs in the page's
+namespace; the comment behind a `print(…)` is what it printed. An HTML comment above a block says what else to do with
+it:
 
     <!-- file: NAME -->       write it to this file
-    <!-- serves -->           start this server; the page's requests to localhost:8642 go to it
+    <!-- serves -->           start the server of its first line; the page's requests to it go there
     <!-- slow: REASON -->     run it with --slow alone
     <!-- not run: REASON -->  the tests only parse it
 
@@ -30,7 +31,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,25 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 COMMAND = re.compile(r"(?m)^\$ (?:.*\\\n)*.*$")  # a backslash at a line's end continues it
+CURL = 'curl() { command curl --fail-with-body "$@"; }'  # a refusal is a failure
+SCRIPT = re.compile(r"(?m)^(?:.*\\\n)*.+$")
 PRINTED = re.compile(r"(?m)^( *print\(.*\)  # ).*$")
-ADDRESS = "localhost:8642"
+# `redraft serve` as it stands, and the other server of a page about two.
+ADDRESS = re.compile(r"localhost:8642|127\.0\.0\.1:8(?:642|000)\b")
 
 
-def taken(page: str, *, slow: bool = False) -> str:
-    """The page with its outputs as they are now."""
+def taken(page: str, *, slow: bool = False, prepare: Callable[[Path], object] = str) -> str:
+    """The page with its outputs as they are now; `prepare` puts what its reader has into the folder."""
     with tempfile.TemporaryDirectory() as folder, Session(Path(folder), slow=slow) as session:
+        prepare(session.folder)
         return BLOCK.sub(session.block, page)
 
 
-def commands(body: str) -> list[str]:
+def commands(found: re.Match[str]) -> list[str]:
     """The commands of a block, without their output."""
-    return [found[0].removeprefix("$ ") for found in COMMAND.finditer(body)]
+    if found["kind"] == "sh":
+        return SCRIPT.findall(found["body"])
+    return [command.removeprefix("$ ") for command in COMMAND.findall(found["body"])]
 
 
 def rounded(page: str) -> str:
@@ -68,9 +75,9 @@ class Session(contextlib.ExitStack):
         super().__init__()
         self.slow = slow
         self._names: dict[str, Any] = {"__name__": "page"}
-        self._address = ADDRESS
-        self._folder = folder / "work"
-        self._folder.mkdir()
+        self._address = "localhost:8642"
+        self.folder = folder / "work"
+        self.folder.mkdir()
         program = folder / "redraft"
         program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m redraft "$@"\n', encoding="utf-8")
         program.chmod(0o755)
@@ -82,22 +89,25 @@ class Session(contextlib.ExitStack):
         """Run one block; returns it with what it printed."""
         mark, kind, body = found["mark"], found["kind"], found["body"]
         if mark == "file":
-            (self._folder / found["what"]).write_text(body, encoding="utf-8")
+            (self.folder / found["what"]).write_text(body, encoding="utf-8")
         elif mark == "serves":
-            self._serve(commands(body)[0])
+            self._serve(commands(found)[0])
         elif mark == "not run" or (mark == "slow" and not self.slow):
             pass
         elif kind == "python":
             body = self._python(body)
+        elif kind == "sh":
+            self._shell(f"set -e\n{CURL}\n{body}")
         elif kind == "text" and body.startswith("$ "):
-            body = "".join(f"$ {line}\n{self._shell(line)}" for line in commands(body))
+            body = "".join(f"$ {line}\n{self._shell(line)}" for line in commands(found))
         return found[0].replace(found["body"], body)
 
     def _shell(self, line: str) -> str:
         """What a command prints: its drafts if it shows them, else its result."""
-        line = line.replace(ADDRESS, self._address)
+        words = ["bash", "-c", ADDRESS.sub(self._address, line)]
+        silent = subprocess.DEVNULL
         done = subprocess.run(
-            ["bash", "-c", line], cwd=self._folder, env=self._environment, capture_output=True, text=True
+            words, cwd=self.folder, env=self._environment, stdin=silent, capture_output=True, text=True
         )
         if done.returncode:
             raise RuntimeError(f"{line}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
@@ -106,8 +116,8 @@ class Session(contextlib.ExitStack):
 
     def _python(self, code: str) -> str:
         shown = io.StringIO()
-        with contextlib.chdir(self._folder), contextlib.redirect_stdout(shown):
-            exec(compile(code, "block", "exec"), self._names)
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(shown):
+            exec(compile(ADDRESS.sub(self._address, code), "block", "exec"), self._names)
         lines = iter(shown.getvalue().splitlines())
         code = PRINTED.sub(lambda found: found[1] + next(lines), code)
         if more := list(lines):
@@ -119,10 +129,10 @@ class Session(contextlib.ExitStack):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        words = [sys.executable, "-m", *shlex.split(line), "--port", str(port), "--quiet"]
+        words = [sys.executable, "-m", *shlex.split(line, comments=True), "--port", str(port), "--quiet"]
         silent = subprocess.DEVNULL
         server = self.enter_context(
-            subprocess.Popen(words, cwd=self._folder, env=self._environment, stdout=silent, stderr=silent)
+            subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=silent, stderr=silent)
         )
         self.callback(server.terminate)
         self._address = f"localhost:{port}"

@@ -20,7 +20,7 @@ def test_the_python_blocks_of_a_page_run(name: str) -> None:
     exec(compile("".join(blocks), name, "exec"), {})
 
 
-@pytest.mark.parametrize("name", [*PAGES, "clients.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_the_command_lines_of_a_page_parse(name: str) -> None:
     page = (DOCS / name).read_text(encoding="utf-8")
     lines = re.findall(r"^    redraft (.+)$|`redraft ((?:infill|edit|eval|generate) [^`]+)`", page, re.MULTILINE)

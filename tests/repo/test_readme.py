@@ -1,11 +1,13 @@
-"""What README.md and the tutorials show is what happens: their blocks run in order, and print what stands there."""
+"""What README.md, the tutorials and HOW_TO show is what happens: blocks run in order, and print what stands there."""
 
 import ast
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from tests.pictures import drawn, write_whole
 
 import transcripts
 from redraft.cli.main import build_parser
@@ -13,6 +15,7 @@ from redraft.cli.main import build_parser
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 TUTORIALS = [page for page in transcripts.PAGES if page != README]
+HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("26b", "clients", "images", "scale", "server")]
 LINES = re.compile(r"(?m)^    redraft (.+?)(?:   .*)?$")  # indented, perhaps with what it does beside it
 
 
@@ -32,10 +35,19 @@ def test_what_the_readme_shows_is_what_is_printed() -> None:
     assert transcripts.rounded(shown) == transcripts.rounded(transcripts.taken(shown))
 
 
+def prepare(folder: Path) -> None:
+    """What a reader has: the repository, a checkpoint that reads pictures, and pictures."""
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    write_whole(folder / "checkpoint")
+    for name in ("board", "chart", "receipt"):
+        drawn(48, 48).save(folder / f"{name}.png")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_what_a_tutorial_shows_is_what_is_printed(page: Path) -> None:
-    assert transcripts.rounded(read(page)) == transcripts.rounded(transcripts.taken(read(page)))
+@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO], ids=lambda page: page.stem)
+def test_what_a_page_shows_is_what_is_printed(page: Path) -> None:
+    taken = transcripts.taken(read(page), prepare=prepare if page in HOW_TO else str)
+    assert transcripts.rounded(read(page)) == transcripts.rounded(taken)
 
 
 @pytest.mark.slow
@@ -47,31 +59,38 @@ def test_the_training_of_the_tutorial_teaches_the_task() -> None:
     assert before < 50 < 90 < after
 
 
-@pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*transcripts.PAGES, *HOW_TO], ids=lambda page: page.stem)
 def test_every_command_of_a_page_is_one_there_is(page: Path) -> None:
     """Also those that need Ray, a GPU or minutes."""
     lines = LINES.findall(read(page))
     for found in blocks(page):
-        piped = [part for line in transcripts.commands(found["body"]) for part in line.split(" | ")]
+        piped = [part for line in transcripts.commands(found) for part in re.split(r" \| | > ", line)]
         lines += [part.removeprefix("redraft ") for part in piped if part.startswith("redraft ")]
+        for script, options in re.findall(r"(?m)^python (\S+)((?:.*\\\n)*.*)$", found["body"]):
+            options = re.findall(r"--\w[\w-]*", options)
+            assert not [option for option in options if f'"{option}"' not in read(ROOT / script)]
     assert lines
     for line in lines:
         if line != "--help":
-            build_parser().parse_args(shlex.split(line.replace("$'", "'")))
+            plain = line.replace("$'", "'").replace("\\\n", " ")
+            build_parser().parse_args(shlex.split(plain, comments=True))
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_every_block_of_a_tutorial_is_run_or_says_why_not(page: Path) -> None:
+@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO], ids=lambda page: page.stem)
+def test_every_block_of_a_page_is_run_or_says_why_not(page: Path) -> None:
     """A block of a kind that nothing runs would pass every test."""
-    assert len(re.findall(r"(?m)^```\w", read(page))) == len(blocks(page)) > 2
-    assert 60 <= len(read(page).splitlines()) <= 140
+    assert len(re.findall(r"(?m)^```", read(page))) == 2 * len(blocks(page)) > 4
+    assert page in HOW_TO or 60 <= len(read(page).splitlines()) <= 140
     for found in blocks(page):
         if found["mark"] in ("slow", "not run"):
             assert found["what"], found[0]
         elif found["kind"] == "python":
             ast.parse(found["body"])
+        elif found["kind"] == "json":
+            json.loads(found["body"])
         else:
-            assert found["mark"] == "file" or found["body"].startswith("$ "), found[0]
+            is_run = found["kind"] == "sh" or found["body"].startswith("$ ")
+            assert is_run or found["mark"] == "file", found[0]
 
 
 def test_a_session_runs_blocks_in_order_and_replaces_what_they_print() -> None:

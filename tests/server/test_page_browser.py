@@ -74,10 +74,6 @@ class Tab:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", self.see)
 
-    def hear(self, reported: Any) -> None:
-        if reported.type in ("error", "warning"):
-            self.errors.append(reported.text)
-
     def see(self, request: Any) -> None:
         if not request.url.startswith(self.url + "/"):
             self.outside.append(request.url)
@@ -792,34 +788,79 @@ def renamed(route: Any, name: str) -> None:
     route.fulfill(response=reply, json=models)
 
 
+def walk(page: Any, what: str, key: str = "Tab") -> None:
+    """Press a key until the focus is where `what`, a condition of `one`, holds."""
+    for _ in range(60):
+        if page.evaluate(f"(one => {what})(document.activeElement)"):
+            return
+        page.keyboard.press(key)
+    raise AssertionError(f"{what} is not reached")
+
+
 def test_everything_is_reached_by_keyboard(tab: Tab) -> None:
-    """From the skip link to an answer, a marked cell and the next draft, without a pointer."""
+    """From the skip link to an answer, a marked cell, the next draft and a copy of it, without a pointer."""
     page = tab.open()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
-    while page.evaluate("document.activeElement.getAttribute('aria-label')") != "Prompt":
-        page.keyboard.press("Tab")
-    page.keyboard.type("record Send 417 melu to Karomi.")
+    walk(page, "one.ariaLabel === 'Prompt'")
+    first, second = RECORD.split("\n")
+    page.keyboard.type(first)
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type(second)
     page.keyboard.press("Enter")
     page.wait_for_selector(SETTLED)
     page.wait_for_selector(".marking:not([hidden])")
-
-    def back_to(what: str) -> None:
-        for _ in range(40):
-            if page.evaluate(what):
-                return
-            page.keyboard.press("Shift+Tab")
-        raise AssertionError(f"{what} is not reached")
-
-    back_to("document.activeElement.classList.contains('cell')")
+    assert [body["messages"][-1]["content"] for body in tab.bodies] == [RECORD], "Shift and Enter break the line"
+    walk(page, "one.classList.contains('cell')", "Shift+Tab")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Space")
     assert page.locator(".cell.pin").count() == 1
-    while page.evaluate("document.activeElement.textContent") != "Redraft":
-        page.keyboard.press("Tab")
+    walk(page, "one.textContent === 'Redraft'")
     page.keyboard.press("Enter")
     page.wait_for_selector(f".draft:nth-of-type(2) {SETTLED}")
+    walk(page, "one.textContent === 'Copy'", "Shift+Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Copied").wait_for()
+    walk(page, "one.ariaLabel === 'Prompt'")
+    page.keyboard.press("Control+v")
+    assert page.get_by_label("Prompt").input_value() == page.locator(".answer").last.text_content()
+
+
+CONTROLS = {
+    "infill": ("Put a hole ▢ at the cursor", "Fill", ".result .diff"),
+    "edit": ("", "Revise", ".result .diff"),
+    "schema": ("", "Answer", ".fields tbody tr"),
+    "sudoku": ("New 4×4", "Solve", ".verdict:has-text('olved')"),
+}
+
+
+@pytest.mark.parametrize("view", CONTROLS)
+def test_every_view_is_run_by_keyboard(tab: Tab, view: str) -> None:
+    """Its name in the navigation, its controls in turn, its result: Space and Enter press a button alike."""
+    if view == "sudoku":  # a server of nano has no board
+        tab.page.route("**/v1/models", lambda route: renamed(route, "nano-sudoku"))
+    page = tab.open()
+    walk(page, f"one.hash === '#{view}'")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"nav a[href='#{view}'][aria-current]")
+    chip, button, result = CONTROLS[view]
+    if view == "edit":  # a part of the text, as the arrows choose it
+        walk(page, "one.tagName === 'TEXTAREA'")
+        page.keyboard.press("Control+Home")
+        for _ in '{"who"':
+            page.keyboard.press("Shift+ArrowRight")
+        assert page.locator(".chosen mark").text_content() == '{"who"'
+    if view == "sudoku":
+        walk(page, "one.classList.contains('square')")
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.dataset.at") == "1"
+    if chip:
+        walk(page, f"one.textContent === '{chip}'")
+        page.keyboard.press("Space")
+    walk(page, f"one.textContent === '{button}'")
+    page.keyboard.press("Enter")
+    page.locator(result).first.wait_for()
 
 
 def test_what_a_model_says_is_never_markup(tab: Tab) -> None:
