@@ -20,8 +20,12 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 
 class RedraftError(Exception):
@@ -110,6 +114,15 @@ def input_errors() -> Iterator[None]:
         yield
     except INPUT_ERRORS as error:
         raise as_request_error(error) from error
+
+
+def awaited(work: Callable[[*Given], T], *given: *Given) -> T:
+    """What some work returns whose result is awaited. No future takes a StopIteration: who waits would wait for ever,
+    so it becomes a RuntimeError."""
+    try:
+        return work(*given)
+    except StopIteration as error:
+        raise RuntimeError("an iterator came to its end where none should") from error
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -126,7 +126,9 @@ class Text:
         self._refuse_long(sum(len(one) for message in messages for one in strings_of(message.get("content"))))
         given, split = (messages, tools), ""
         if not parse_special and any(self._marks.search(part) for part in strings_of(given)):
-            split = secrets.token_hex(12)  # which nobody can spell, because nobody knows it
+            # One character, which no template cuts or changes; where all are used, what nobody knows and can spell.
+            used = set("".join(strings_of(given)))
+            split = next((mark for mark in map(chr, range(0xE000, 0xF8FF)) if mark not in used), secrets.token_hex(12))
             given = changed(given, lambda part: self._broken(part, split))
         shown = self.render(given[0], thinking=thinking, generation_prompt=generation_prompt, tools=given[1])
         parts = shown.split(split) if split else [shown]

@@ -9,16 +9,16 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_150, TESTS: 29_730}
+WHOLE_WALLS = {SOURCE: 44_250, TESTS: 29_770}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_125,
-    "images": 670,
+    "core": 10_140,
+    "images": 725,
     "model/gpu": 1_815,
     "weights": 3_225,
-    "constraints": 6_230,
+    "constraints": 6_245,
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,

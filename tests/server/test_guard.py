@@ -322,6 +322,7 @@ def test_a_server_that_loads_is_live_and_not_ready() -> None:
 def test_bodies_under_way_have_a_bound_together(monkeypatch: Patch) -> None:
     """Of each request there is a bound of its own; 1,536 connections may hold as many."""
     monkeypatch.setattr(middleware, "HELD", 2)
+    monkeypatch.setattr(middleware, "LONG_BODY", 1000)
     held, sent = asyncio.Event(), list[Any]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -354,7 +355,7 @@ def test_bodies_under_way_have_a_bound_together(monkeypatch: Patch) -> None:
     *others, refusal = asyncio.run(run())
     assert others == [None, None]
     assert isinstance(refusal, ApiError)
-    assert refusal.status == 503
+    assert (refusal.status, refusal.retry_sec) == (503, 1)
 
 
 def test_work_on_a_thread_that_comes_to_the_end_of_an_iterator_fails() -> None:

@@ -17,7 +17,8 @@ from PIL import Image
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig, VisionConfig
-from redraft.images.pixels import ImageLimits, fitted_size, load_rgb, prepare, read_picture
+from redraft.images.parts import MOST_PARTS
+from redraft.images.pixels import STRIP, ImageLimits, fitted_size, load_rgb, prepare, read_picture
 
 SHAPE = VisionConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
 CONFIG = ImageConfig(SHAPE, begin=3, placeholder=4, end=5)
@@ -98,6 +99,47 @@ def test_four_formats_are_read_from_bytes_and_files(form: str, tmp_path: Path) -
     with Image.open(path) as held:
         for given_as in (data, path, str(path), held):
             assert np.array_equal(np.asarray(load_rgb(given_as)), wanted)
+
+
+@pytest.mark.parametrize("count", [100, 20_000])
+@pytest.mark.parametrize(
+    ("form", "at", "part"),
+    [
+        ("PNG", 33, b"\0\0\0\0teXt" + struct.pack(">I", zlib.crc32(b"teXt"))),
+        ("JPEG", 2, b"\xff\xfe\0\2"),
+        ("JPEG", 2, b"\xff"),
+        ("JPEG", 20, b"a"),
+        ("JPEG", 2, b"\xff\0"),
+        ("JPEG", 2, b"\xff\xd0"),
+    ],
+)
+def test_a_file_of_very_many_parts_is_refused(form: str, at: int, part: bytes, count: int) -> None:
+    """Pillow reads each in Python: 24 MiB took 21 seconds, while no other image was read."""
+    whole = saved(drawn(8, 8), form)
+    many = whole[:at] + part * count + whole[at:]
+    if count < MOST_PARTS:
+        assert load_rgb(many).size == (8, 8)
+        return
+    with pytest.raises(RequestError, match="10000 parts"):
+        load_rgb(many)
+
+
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    """Each goes over the whole picture, in 127 bytes: 236 KB took half a minute."""
+    whole = saved(drawn(1000, 1000), "JPEG", progressive=True)
+    assert load_rgb(whole).size == (1000, 1000)
+    with pytest.raises(RequestError, match="scans; at most 2000"):
+        load_rgb(whole[:-2] + b"\xff\xda" * 2100 + whole[-2:])
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_laid_on_white_by_strips_is_as_if_whole(mode: str) -> None:
+    image = drawn(5, 2 * STRIP + 3).convert("RGBA")
+    image.putalpha(drawn(5, 2 * STRIP + 3).convert("L"))
+    data = saved(image.convert(mode), **({"transparency": 0} if mode == "P" else {}))
+    whole = Image.open(io.BytesIO(data)).convert("RGBA")
+    wanted = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole).convert("RGB")
+    assert np.array_equal(np.asarray(load_rgb(data)), np.asarray(wanted))
 
 
 def test_a_turned_photograph_stands_upright() -> None:

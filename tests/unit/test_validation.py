@@ -93,7 +93,7 @@ def test_patterns_stop_no_other_thread(schema: dict[str, Any]) -> None:
 def test_a_caller_who_has_no_time_learns_so_and_nothing_is_kept(tmp_path: Path) -> None:
     """It was refused for good: the refusal was kept on disk."""
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
-    many = {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}
+    many = {"type": "object", "properties": {f"k{i}": {"type": "string", "pattern": f"^{i}$"} for i in range(17)}}
     token = UNTIL.set(time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "_JUDGE", "import time; time.sleep(60)")
@@ -110,8 +110,11 @@ def test_a_schema_of_references_is_read_without_a_process(monkeypatch: pytest.Mo
     """Judging by it may take exponential time, reading it does not: each request waited 2 s for a process."""
     monkeypatch.setattr(validation, "_elsewhere", lambda *_: pytest.fail("a process was begun"))
     check_readable(fanned(30, "allOf"))
+    check_readable({"patternProperties": {"^x-": {"type": "integer"}}})
     with pytest.raises(ConstraintError, match="gone"):
         check_readable({"$ref": "#/$defs/gone"})
+    with pytest.raises(pytest.fail.Exception):
+        check_readable(fanned(30, "allOf") | {"unevaluatedProperties": False})  # 3 GB in this process
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import JUDGES, UNTIL, TimeLimitError
-from redraft.errors import ConstraintError, DeadlineError
+from redraft.errors import ConstraintError, DeadlineError, awaited
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -125,7 +125,7 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
 
 
 def _elsewhere(schema: Any, value: Any, most: int) -> list[tuple[list[str | int], str]]:
-    """The verdicts of a process of its own. With a `most` of 0 it only reads the schema."""
+    """The verdicts of a process of its own. With a `most` of 0 it only reads the schema, which is known apart."""
     draft = validated_as(schema)
     newer = sorted(_newer_formats()) if draft < max(_KINDS) else []
     whole = json.dumps(schema)
@@ -136,7 +136,8 @@ def _elsewhere(schema: Any, value: Any, most: int) -> list[tuple[list[str | int]
     with JUDGES.turn(str(threading.get_ident())):
         until = UNTIL.get()
         left = JUDGE_SEC if until is None else max(LEAST_SEC, min(JUDGE_SEC, until - time.monotonic()))
-        slow_until, slow = _SLOW.get(whole, (0.0, 0.0))
+        known = f"{bool(most)} {whole}"
+        slow_until, slow = _SLOW.get(known, (0.0, 0.0))
         try:
             if left <= slow and time.monotonic() < slow_until:
                 raise subprocess.TimeoutExpired(command, left)
@@ -145,7 +146,7 @@ def _elsewhere(schema: Any, value: Any, most: int) -> list[tuple[list[str | int]
             if left > slow or time.monotonic() >= slow_until:
                 while len(_SLOW) >= MOST_SLOW:
                     _SLOW.pop(next(iter(_SLOW)), None)
-                _SLOW[whole] = time.monotonic() + SLOW_SEC, left
+                _SLOW[known] = time.monotonic() + SLOW_SEC, left
             if left < JUDGE_SEC:
                 raise DeadlineError("the time was up before there was a verdict") from None
             return [([], TOO_MUCH)]
@@ -175,7 +176,10 @@ def _texts(value: Any) -> int:
 
 async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
     """What some work returns that may judge, on a thread of those that nothing else waits for."""
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work, *given)
+    context = copy_context()
+    return await asyncio.get_running_loop().run_in_executor(
+        _THREADS, lambda: context.run(lambda: awaited(work, *given))
+    )
 
 
 def _cost(schema: Any) -> tuple[int, int]:
@@ -214,13 +218,26 @@ def _pointed(schema: Any, reference: str) -> Any:
 
 def check_readable(schema: Any) -> None:
     """Raise ConstraintError for a schema that the validator cannot read, as with a reference that leads nowhere, or
-    takes too long to read: patterns do, references do not."""
+    takes too long to read: patterns do, and of the references those that branch below `unevaluated…`."""
     whole = json.dumps(schema)
-    many = whole.count('"pattern"') > MOST_PATTERNS or '"patternProperties"' in whole
-    if not many and _META_SCHEMA.search(whole) is None:
+    branches = '"unevaluated' in whole and _cost(schema)[0] > MOST_PARTS
+    if not branches and _patterns(schema) <= MOST_PATTERNS and _META_SCHEMA.search(whole) is None:
         validator_of(schema)
     elif _elsewhere(schema, None, 0):
         raise TimeLimitError(f"the schema: {TOO_MUCH}")
+
+
+def _patterns(schema: Any) -> int:
+    """How many expressions are in a schema. A format of expressions counts as too many."""
+    count, stack = 0, [schema]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            count += isinstance(node.get("pattern"), str) + (MOST_PATTERNS + 1) * (node.get("format") == "regex")
+            count += len(by) if isinstance(by := node.get("patternProperties"), dict) else 0
+        if isinstance(node, dict | list):
+            stack += node.values() if isinstance(node, dict) else node
+    return count
 
 
 def validator_of(schema: Any) -> Validator:

@@ -18,13 +18,14 @@ from redraft.config import ModelConfig
 from redraft.errors import ConfigError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
-from redraft.images.pixels import Picture, read_picture
+from redraft.images.pixels import LIMITS, ImageLimits, Picture, load_rgb, prepare
 from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.vision import VisionTower
 from redraft.shapes import Float, Tensor
 from redraft.weights.vision import load_vision
 
+MOST_PIXELS = 4 * LIMITS.num_pixels  # of all images of a prompt, as they are sent
 KEPT_BYTES = 64 * 2**20
 """Soft tokens that are kept: some forty images of the 26B model's largest size."""
 
@@ -67,10 +68,13 @@ class Vision:
 
         Raises RequestError for an image that cannot be used, ConfigError and WeightsError for a tower that cannot be.
         """
-        pictures = []
+        pictures, left = [], MOST_PIXELS
         for one in given:
             with self._decoding:
-                pictures.append(read_picture(one.image, self.config, part=one.part))
+                limits = ImageLimits(num_pixels=min(LIMITS.num_pixels, left))
+                image = load_rgb(one.image, part=one.part, limits=limits)
+                left -= image.width * image.height
+                pictures.append(prepare(image, self.config, part=one.part))
         placed, runs = place_images(tokens, [picture.num_tokens for picture in pictures], self.config)
         with self._encoding:
             self._load()

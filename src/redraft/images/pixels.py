@@ -21,6 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig
+from redraft.images.parts import MOST_PARTS, most_scans, scans, too_many_parts
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 Given = str | Path | bytes | Image.Image
@@ -36,6 +37,8 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
+STRIP = 256
+"""Rows of an image that are laid on white at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,15 +106,17 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
     data = given if isinstance(given, bytes) else _read_file(given, part, limits)
     if len(data) > limits.num_bytes:
         raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
+    if too_many_parts(data):
+        raise RequestError(f"{part} is a file of over {MOST_PARTS} parts; save the image again")
     try:
         image = Image.open(BytesIO(data), formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as error:
         raise RequestError(f"{part} is too large ({error}); make it smaller") from None
-    except MemoryError:
-        raise
     except Exception as error:  # a parser of untrusted bytes can raise anything
         raise RequestError(_unreadable(part, data, error)) from None
     with image:
+        if image.format in ("JPEG", "MPO") and scans(data) > (most := most_scans(*image.size)):
+            raise RequestError(f"{part} is a JPEG of {scans(data)} scans; at most {most} of its size, so save it again")
         return _decode(image, part, limits)
 
 
@@ -169,8 +174,8 @@ def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
         upright = None if animated else ImageOps.exif_transpose(image)
         found = None if upright is None else _to_rgb(upright)
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise RequestError(f"{part} is too large ({_reason(error)}); make it smaller") from None
     except Exception as error:  # as above
         raise RequestError(
             f"{part} is damaged or cut short ({_reason(error)}); send the whole file or save the image again"
@@ -192,11 +197,14 @@ def _to_rgb(image: Image.Image) -> Image.Image | None:
         return Image.fromarray(grey).convert("RGB")
     if image.mode in ("I", "F"):
         return None
-    if "A" in image.getbands() or image.info.get("transparency") is not None:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    found = Image.new("RGB", image.size)
+    for top in range(0, image.height, STRIP):  # by strips, because whole it takes three times the memory
+        strip = image.crop((0, top, image.width, min(top + STRIP, image.height))).convert("RGBA")
+        white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
+        found.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
+    return found
 
 
 def _unreadable(part: str, data: bytes, error: Exception) -> str:

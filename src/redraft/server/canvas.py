@@ -44,9 +44,7 @@ class Place(Body):
     """Tokens at a place of the first canvas: a text from there on, or one token id."""
 
     at: Width = Field(description="position, counted from 0")
-    text: Annotated[Str, within("substring")] | None = Field(
-        default=None, description="as many positions as it has tokens"
-    )
+    text: Annotated[Str, within("place")] | None = Field(default=None, description="as many positions as it has tokens")
     token: Annotated[Int, within("id")] | None = Field(default=None, description="one token id")
 
     def pairs(self, engine: Engine, width: int, field: str) -> list[tuple[int, int]]:

@@ -108,7 +108,9 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
                 max_tokens=max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
                 width=hole.width,
                 ends=i == len(holes) - 1,
-                constraint=GapConstraint(hole.regex, (), tuple(hole.contains or ()), tuple(hole.lacks or ())),
+                constraint=GapConstraint(
+                    regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ())
+                ),
                 heal=bool(hole.heal),
                 options=left(),
             )
@@ -124,7 +126,7 @@ def _named(place: str, part: Body) -> Iterator[None]:
     try:
         yield
     except CallerError as error:
-        found = api_error(error, field=f"{place}.regex")
+        found = api_error(error, field=f"{place}.regex" if "regex" in part.model_fields_set else place)
         if found.param in part.model_fields_set:
             found.param = f"{place}.{found.param}"
         raise found from None

@@ -137,7 +137,7 @@ def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:
     vocab, text, found = service.engine.config.model.vocab_size, service.engine.text, list[list[int]]()
     for one in cast(list[str | list[str | int]], parts if several else [parts]):
         ids: list[int] = []
-        for part in (part for part in one if part != "") if isinstance(one, list) else [one]:
+        for part in [part for i, part in enumerate(one) if part != "" or i == 0] if isinstance(one, list) else [one]:
             ids += text.encode(part, bos=not ids) if isinstance(part, str) else [part]
             if len(ids) > service.engine.config.model.max_positions:
                 break  # what is refused in any case is not read to its end

@@ -140,6 +140,9 @@ class _Guarded(H11Protocol):
             super().send_400_response(msg)
         except h11.LocalProtocolError:
             self.transport.abort()
+        if self.cycle is not None:  # an answer that comes later has nowhere to go
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _should_upgrade(self) -> bool:
         """Never: who would change over to WebSockets is answered as if they had not asked."""

@@ -17,13 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
-from redraft.server.http.limits import HEAD_BYTES
+from redraft.server.http.limits import HEAD_BYTES, LONG_BODY
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
 HELD = 64
-"""The bodies of all requests under way are no larger than so many of the largest."""
+"""The bodies of all requests under way are no larger together than so many of the largest; short ones always pass."""
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -111,8 +111,9 @@ class Middleware:
                 seen.read, self._held = seen.read + size, self._held + size
                 if seen.read > limit:
                     raise _too_large(limit)
-                if self._held > HELD * limit:
-                    raise ApiError(503, "too many large bodies are under way; try again soon", code="queue_full")
+                if self._held > HELD * limit and seen.read > LONG_BODY:
+                    said = "too many large bodies are under way; try again soon"
+                    raise ApiError(503, said, code="queue_full", retry_sec=1)
             elif message["type"] == "http.disconnect" and not seen.done:
                 seen.notes["gone"] = True
             return message

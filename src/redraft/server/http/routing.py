@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from redraft.errors import INPUT_ERRORS, RedraftError
 from redraft.server.http.body import Body
 from redraft.server.http.errors import ApiError, as_sent, refusal_of, sent_name
+from redraft.server.http.limits import LONG_BODY
 from redraft.server.limits import read_json
 
 B = TypeVar("B", bound=Body)
@@ -30,8 +31,6 @@ FORM_TYPE = "application/x-www-form-urlencoded"
 BROWSERS = frozenset({"origin", "sec-fetch-site", "cookie"})
 """Headers of a browser. It may send that type to another site without asking first, so from a browser it is refused,
 even though the origin was checked before."""
-LONG_BODY = 2**16
-"""Bytes from which a body is parsed on a thread."""
 
 
 class _Bounded(Request):

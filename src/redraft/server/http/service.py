@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, UNTIL, time_limit
 from redraft.engine.scope import CancelScope, Observer
-from redraft.errors import RedraftError
+from redraft.errors import RedraftError, awaited
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import Entrance
@@ -57,10 +57,7 @@ class Service:
         def timed() -> T:
             limits = replace(DEFAULT_LIMITS, seconds=self.settings.limits.request_sec)
             with time_limit(limits):  # compiling takes no longer than an answer may
-                try:
-                    return work(*given)
-                except StopIteration as error:  # no future takes it: who waits would wait for ever
-                    raise RuntimeError("an iterator came to its end where none should") from error
+                return awaited(work, *given)
 
         self._working += 1
         try:

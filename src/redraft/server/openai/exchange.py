@@ -65,7 +65,7 @@ class Exchange:
             self._room.close()
             raise
 
-    async def respond(self) -> Response | Json:
+    async def respond(self) -> Response:
         """The answers of most endpoints."""
         return self.stream(self._chunks()) if self.work.body.stream else await self.reply(self.whole)
 
@@ -76,7 +76,7 @@ class Exchange:
         found.headers.update(self.headers)
         return found
 
-    async def reply(self, whole: Callable[[], Any]) -> Response | Json:
+    async def reply(self, whole: Callable[[], Any]) -> Response:
         """A reply made of the finished answers."""
         said = await self.finish(lambda: JSONResponse(whole(), headers=self.headers))
         return Response(status_code=GONE) if said is None else said

@@ -1,0 +1,56 @@
+"""The parts of a JPEG or PNG file, counted before a decoder reads them: a small file may have a million of them.
+
+Pillow reads the parts in front of a picture in Python, a few microseconds for each, and a JPEG's scans each go over the
+whole picture, however few bytes they have.
+"""
+
+from __future__ import annotations
+
+from PIL.JpegImagePlugin import MARKER
+
+MOST_PARTS = 10_000
+"""Segments of a JPEG in front of its first scan, or chunks of a PNG."""
+MOST_SCANNED = 2 * 10**9
+"""Pixels times scans of a JPEG, which take a second or two. Ordinary files have one scan, or about ten."""
+
+
+def too_many_parts(data: bytes) -> bool:
+    """Whether a JPEG or PNG has over MOST_PARTS. False for other formats, and for what is damaged before that."""
+    if data.startswith(b"\xff\xd8"):
+        return _segments(data) > MOST_PARTS
+    return data.startswith(b"\x89PNG") and _chunks(data) > MOST_PARTS
+
+
+def most_scans(width: int, height: int) -> int:
+    """How many scans a JPEG of this size may have."""
+    return max(MOST_SCANNED // max(width * height, 1), 1)
+
+
+def scans(data: bytes) -> int:
+    """Scans of a JPEG, or more: within a scan's own bytes its mark cannot occur, in other parts it can."""
+    return data.count(b"\xff\xda")
+
+
+def _segments(data: bytes) -> int:
+    """Marks of a JPEG up to its first scan, as Pillow finds them: bytes between them count one each."""
+    at, found = 2, 0
+    while at + 1 < len(data) and found <= MOST_PARTS:
+        found += 1
+        mark = data[at] << 8 | data[at + 1]
+        if mark == 0xFFDA:
+            break
+        if data[at] != 0xFF or mark == 0xFFFF:
+            at += 1
+        elif mark in MARKER and MARKER[mark][2] is not None:
+            at += 2 + max(int.from_bytes(data[at + 2 : at + 4], "big"), 2)
+        else:
+            at += 2
+    return found
+
+
+def _chunks(data: bytes) -> int:
+    at, found = 8, 0
+    while at + 8 <= len(data) and found <= MOST_PARTS:
+        found += 1
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return found
