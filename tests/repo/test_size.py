@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_250, TESTS: 29_770}
+WHOLE_WALLS = {SOURCE: 44_260, TESTS: 29_770}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,
-    "server": 5_805,
+    "server": 5_830,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,

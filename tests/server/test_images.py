@@ -6,6 +6,7 @@ import base64
 import http.server
 import io
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -238,10 +239,13 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
             self.send_header("location", "/a.png")
             self.end_headers()
             return
-        self.send_response(404 if self.path == "/none" else 200)
-        self.end_headers()
+        if self.path == "/head":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        else:
+            self.send_response(404 if self.path == "/none" else 200)
+            self.end_headers()
         try:
-            if self.path == "/slow":
+            if self.path in ("/slow", "/head"):
                 for _ in range(40):
                     self.wfile.write(b"x")
                     self.wfile.flush()
@@ -300,13 +304,16 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(
         ("none", "answered 404"),
         ("big", "has more than 5000 bytes"),
         ("slow", "has not come from localhost within 1 seconds"),
+        ("head", "has not come from localhost within 1 seconds"),
     ],
 )
 def test_bounds_of_what_is_fetched(elsewhere: tuple[str, list[str]], path: str, said: str) -> None:
     host, seen = elsewhere
     fetcher = Fetcher((host,), seconds=1, max_bytes=5000, allows=lambda _: True)
+    began = time.monotonic()
     with pytest.raises(RequestError, match=said):
         fetcher.fetch(f"http://{host}/{path}", "part")
+    assert time.monotonic() - began < 3
     assert seen == [f"/{path}"]
 
 

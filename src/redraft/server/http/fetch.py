@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 
@@ -49,14 +52,24 @@ class Fetcher:
         """What a URL has, on a thread that may wait. Raises RequestError, which begins with the `part`'s name."""
         where, host, port = self._checked(url, part)
         address = self._resolved(host, port, part)
-        began, data = time.monotonic(), bytearray()
-        timeout = httpx2.Timeout(self.seconds / 2)
+        began, data, links = time.monotonic(), bytearray(), list[socket.socket]()
+        timeout = httpx2.Timeout(self.seconds / 2)  # of each wait; together they have `seconds`
         headers = {"host": where.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
+
+        def noted(event: str, of: Mapping[str, Any]) -> None:
+            if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+                links.append(of["return_value"].get_extra_info("socket"))
+
+        alarm = threading.Timer(self.seconds, _shut, [links])
+        alarm.start()
         try:
             with (
                 httpx2.Client(timeout=timeout, follow_redirects=False, trust_env=False) as client,
                 client.stream(
-                    "GET", where.copy_with(host=address), headers=headers, extensions={"sni_hostname": host}
+                    "GET",
+                    where.copy_with(host=address),
+                    headers=headers,
+                    extensions={"sni_hostname": host, "trace": noted},
                 ) as answer,
             ):
                 if answer.status_code != 200:
@@ -66,12 +79,15 @@ class Fetcher:
                     data += piece
                     if len(data) > self.max_bytes:
                         raise RequestError(f"{part} has more than {self.max_bytes} bytes at {host}; send a smaller one")
-                    if time.monotonic() - began > self.seconds:
-                        raise httpx2.ReadTimeout("slow")
-        except httpx2.TimeoutException:
-            raise RequestError(f"{part} has not come from {host} within {self.seconds:g} seconds; send it") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
+                if time.monotonic() - began >= self.seconds:
+                    raise httpx2.ReadTimeout("slow")
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            if isinstance(error, httpx2.TimeoutException) or time.monotonic() - began >= self.seconds:
+                late = f"{part} has not come from {host} within {self.seconds:g} seconds; send it"
+                raise RequestError(late) from None
             raise RequestError(f"{part} is at {host}, which did not answer; send the image as a data: URL") from None
+        finally:
+            alarm.cancel()
         return bytes(data)
 
     def _checked(self, url: str, part: str) -> tuple[httpx2.URL, str, int]:
@@ -104,3 +120,10 @@ class Fetcher:
                 f"{part} is at {host}, an address that is not public; nothing was fetched: send a data: URL"
             )
         return addresses[0]
+
+
+def _shut(links: Sequence[socket.socket]) -> None:
+    """End connections from another thread: whoever reads one of them comes to its end."""
+    for link in links:
+        with suppress(OSError):
+            link.shutdown(socket.SHUT_RDWR)
