@@ -159,6 +159,8 @@ class GuidedProjection(Projection):
     def matcher(self) -> LLMatcher:
         """The matcher behind what has been emitted."""
         found = self.guide.at(self.emitted)
+        if found is None:  # copies of one matcher share its lexer, which after very many states takes nothing, silently
+            found = replace(self.guide).at(self.emitted)
         assert found is not None, "what was emitted is not of the language"
         return found
 
