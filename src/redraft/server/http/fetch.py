@@ -123,7 +123,7 @@ class Fetcher:
 
 
 def _shut(links: Sequence[socket.socket]) -> None:
-    """End connections from another thread: whoever reads one of them comes to its end."""
+    """Shut connections down from another thread. A thread that reads from one of them gets the end of the stream."""
     for link in links:
         with suppress(OSError):
             link.shutdown(socket.SHUT_RDWR)
