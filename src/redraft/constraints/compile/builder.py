@@ -175,9 +175,7 @@ class _Determiniser:
             return EMPTY
         numbers, rows, ends = [], [], []
         # All that some byte leads to at once, reached or not: from level to level most states would come one at a time.
-        led_to = np.zeros(self.builder.count + 1, np.bool_)
-        led_to[self.table.reshape(-1)] = True
-        self._numbered(np.flatnonzero(led_to[:-1]).astype(np.int32))
+        self._numbered(np.flatnonzero(_led_to(self.table)).astype(np.int32))
         while self.fresh_single or self.fresh_joint:
             singles = np.concatenate([np.empty(0, np.int64), *self.fresh_single]).astype(np.int64)
             joints, self.fresh_single, self.fresh_joint = self.fresh_joint, [], []
@@ -194,19 +192,17 @@ class _Determiniser:
         order = np.argsort(np.concatenate(numbers))
         table, accepts = np.concatenate(rows)[order], np.concatenate(ends)[order].astype(np.bool_)
         for _ in range(PEELINGS):
-            led_to = np.zeros(len(table) + 1, np.bool_)
-            led_to[table.reshape(-1)] = True
-            led_to[0], led_to[NOWHERE] = True, False
-            if led_to[:-1].all():
+            led_to = _led_to(table)
+            led_to[0] = True
+            if led_to.all():
                 break
-            place = (np.cumsum(led_to) - 1).astype(np.int32)
-            place[NOWHERE] = NOWHERE
-            table, accepts = place[table[led_to[:-1]]], accepts[led_to[:-1]]
+            place = np.append(np.cumsum(led_to) - 1, NOWHERE).astype(np.int32)  # the last is where NOWHERE stays
+            table, accepts = place.take(table[led_to]), accepts[led_to]
         return Dfa(table, self.class_of, accepts)
 
     def _numbered(self, targets: Ints) -> Ints:
         """The numbers of what is reached with empty moves from single states, [.., classes]."""
-        found = self.number_of[targets]  # the last entry stands for NOWHERE, which is -1
+        found = self.number_of.take(targets)  # the last entry stands for NOWHERE, which is -1
         if (found == _UNSEEN).any():
             unseen = np.unique(targets[found == _UNSEEN])
             plain = unseen[self.plain[unseen]]
@@ -214,8 +210,8 @@ class _Determiniser:
             self.number_of[plain] = self.single[plain]
             for state in unseen[~self.plain[unseen]].tolist():
                 self.number_of[state] = self._number(self._closure(state))
-            found = self.number_of[targets]
-        return np.asarray(found)
+            found = self.number_of.take(targets)
+        return found
 
     def _joint_rows(self, sets: list[tuple[int, ...]]) -> Ints:
         """The moves of sets of several states: most classes of bytes move at most one member, or all to one place."""
@@ -285,6 +281,11 @@ class _Determiniser:
         return self.searched[state]
 
 
+def _led_to(table: Ints) -> NDArray[np.bool_]:
+    """Which states some move of a table leads to."""
+    return np.asarray(np.bincount(table.reshape(-1) + 1, minlength=len(table) + 1)[1:] > 0)
+
+
 def _joined_tables(builder: Builder) -> tuple[Ints, Ints]:
     """The classes of bytes that all pieces of a language under construction share, and the moves of all its states."""
     letters = np.zeros(256, np.int64)
@@ -298,8 +299,8 @@ def _joined_tables(builder: Builder) -> tuple[Ints, Ints]:
     _, member = np.unique(class_of, return_index=True)
     table = np.full((builder.count, len(member)), NOWHERE, np.int32)
     for first, block in builder.blocks:
-        own = block.table[:, block.class_of[member]]
-        table[first : first + len(block)] = np.where(own == NOWHERE, NOWHERE, own + first)
+        own = block.table.take(block.class_of[member], axis=1)
+        np.add(own, first, out=table[first : first + len(block)], where=own != NOWHERE)
     if builder.literals:
         text = np.frombuffer(b"".join(text for _, text in builder.literals), np.uint8)
         sizes = np.array([len(text) for _, text in builder.literals])

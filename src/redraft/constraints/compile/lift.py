@@ -16,7 +16,7 @@ no token can leave one behind.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -49,13 +49,14 @@ class Trie:
 
     parent, byte   of each node, parents first        levels   first node of each level, and the end
     node_of        [vocab], where each token ends; NOWHERE for tokens that no language may hold
+    Numbers that others are looked up by have 8 bytes: numpy makes those of 4 longer at every look.
     folded         the tree of the same tokens with one character for all that are not ASCII, about a third of it
     """
 
-    parent: Ints
+    parent: Longs
     byte: NDArray[np.uint8]
     levels: tuple[int, ...]
-    node_of: Ints
+    node_of: Longs
     folded: Trie | None = None
 
 
@@ -155,13 +156,13 @@ def _trie(pieces: Sequence[bytes | None]) -> Trie:
     sizes = np.array([len(piece or b"") for piece in pieces])
     padded = np.zeros((len(pieces), int(sizes.max(initial=1))), dtype=np.uint8)
     padded[np.arange(padded.shape[1]) < sizes[:, None]] = np.frombuffer(b"".join(p or b"" for p in pieces), np.uint8)
-    node_of = np.full(len(pieces), NOWHERE, dtype=np.int32)
-    parents, labels, levels = [np.zeros(1, np.int32)], [np.zeros(1, np.uint8)], [0, 1]
+    node_of = np.full(len(pieces), NOWHERE)
+    parents, labels, levels = [np.zeros(1, np.int64)], [np.zeros(1, np.uint8)], [0, 1]
     alive = np.flatnonzero(sizes)
     at = np.zeros(len(alive), dtype=np.int64)
     for depth in range(padded.shape[1]):
         keys, where = np.unique(at * 256 + padded[alive, depth], return_inverse=True)
-        parents.append((keys >> 8).astype(np.int32))
+        parents.append(keys >> 8)
         labels.append((keys & 255).astype(np.uint8))
         at = levels[-1] + where.reshape(-1)
         levels.append(levels[-1] + len(keys))
@@ -184,14 +185,13 @@ def lift(
         raise OutOfReachError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
     trie = trie.folded if trie.folded is not None and _folds(dfa) else trie
     maps = _Maps(dfa)
-    map_of_node = np.zeros(len(trie.parent), dtype=np.int32)
+    map_of_node = np.zeros(len(trie.parent) + 1, dtype=np.int64)  # the last is of NOWHERE
     map_of_node[0] = maps.identity
-    labels = dfa.class_of[trie.byte]
+    labels = dfa.class_of.astype(np.int64).take(trie.byte)
     for begin, stop in zip(trie.levels[1:], trie.levels[2:], strict=False):
         level = slice(begin, stop)
-        map_of_node[level] = maps.compose(map_of_node[trie.parent[level]], labels[level])
-    map_of_token = np.where(trie.node_of == NOWHERE, 0, map_of_node[np.maximum(trie.node_of, 0)])
-    return _assemble(dfa, maps, map_of_token, ends, tail)
+        map_of_node[level] = maps.compose(map_of_node.take(trie.parent[level]), labels[level])
+    return _assemble(dfa, maps, map_of_node.take(trie.node_of), ends, tail)
 
 
 def _folds(dfa: Dfa) -> bool:
@@ -221,12 +221,12 @@ class _Maps:
         self.known: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
         self.pairs = 0
 
-    def compose(self, before: Ints, labels: Ints) -> Ints:
+    def compose(self, before: Longs, labels: Longs) -> Longs:
         """For each of many (map, byte class), the map of doing the second after the first."""
-        width = self.dfa.table.shape[1]
-        small = len(self.src) * width < 2**31
-        keys, where = distinct(before * width + labels if small else before.astype(np.int64) * width + labels)
-        parents, moves = np.divmod(keys, width)
+        return replaced(before * self.dfa.table.shape[1] + labels, self._each)
+
+    def _each(self, keys: Longs) -> Longs:
+        parents, moves = np.divmod(keys, self.dfa.table.shape[1])
         # Maps that lead nowhere stay so; their whole subtrees pass by here as one key.
         sizes = np.array([len(self.src[parent]) for parent in parents], dtype=np.int64)
         total, found, begin = sizes.cumsum(), [], 0
@@ -235,7 +235,7 @@ class _Maps:
             stop = max(begin + 1, int(np.searchsorted(total, total[begin] + PAIRS_AT_ONCE)))
             found.append(self._composed(parents[begin:stop], moves[begin:stop], sizes[begin:stop]))
             begin = stop
-        return np.concatenate(found).astype(np.int32)[where]
+        return np.concatenate(found)
 
     def _composed(self, parents: Longs, moves: Longs, sizes: Longs) -> Longs:
         src = np.concatenate([self.src[parent] for parent in parents])
@@ -264,15 +264,18 @@ class _Maps:
         return numbers
 
 
-def distinct(values: Ints | Longs) -> tuple[Longs, Ints]:
-    """The different ones of some small natural numbers, in order, and for each number which of them it is."""
+def replaced(values: Longs, new: Callable[[Longs], Longs]) -> Longs:
+    """Some small natural numbers, each replaced by what `new` makes of it; it is asked once, for the different ones in
+    order."""
     top = int(values.max(initial=-1)) + 1
     if top > MOST_COUNTED:
         found, where = np.unique(values, return_inverse=True)
-        return found.astype(np.int64), where.reshape(-1).astype(np.int32)
+        return new(found)[where.reshape(-1)]
     present = np.zeros(top, dtype=np.bool_)
     present[values] = True
-    return np.flatnonzero(present), (np.cumsum(present, dtype=np.int32) - 1)[values]
+    table, found = np.empty(top, np.int64), np.flatnonzero(present)
+    table[found] = new(found)
+    return table.take(values)
 
 
 def _mixed(values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
@@ -289,12 +292,11 @@ def _sums(values: NDArray[np.uint64], starts: Longs) -> NDArray[np.uint64]:
     return np.asarray(total[starts[1:]] - total[starts[:-1]])
 
 
-def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Ints, ends: frozenset[int], tail: frozenset[int]) -> TokenAutomaton:
+def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Longs, ends: frozenset[int], tail: frozenset[int]) -> TokenAutomaton:
     """Number the maps that are used as classes, add the end, and sort the edges."""
-    used, classes = distinct(map_of_token)
-    if used[0] != 0:
-        used, classes = np.append(0, used), classes + 1
-    class_of = classes.astype(np.int32)
+    present = np.zeros(len(maps.src), np.bool_)
+    present[map_of_token] = present[0] = True
+    used, class_of = np.flatnonzero(present), (np.cumsum(present, dtype=np.int32) - 1).take(map_of_token)
     sizes = np.array([len(maps.src[number]) for number in used])
     if sizes.sum() > MOST_EDGES:
         raise OutOfReachError(f"the constraint has {sizes.sum()} edges, over the {MOST_EDGES} allowed; narrow it")
