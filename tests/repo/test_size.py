@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_260, TESTS: 29_775}
+WHOLE_WALLS = {SOURCE: 44_275, TESTS: 29_775}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 725,
     "model/gpu": 1_815,
     "weights": 3_225,
-    "constraints": 6_245,
+    "constraints": 6_265,
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,

@@ -175,7 +175,7 @@ class _Determiniser:
             return EMPTY
         numbers, rows, ends = [], [], []
         # All that some byte leads to at once, reached or not: from level to level most states would come one at a time.
-        self._numbered(np.flatnonzero(_led_to(self.table)).astype(np.int32))
+        self._numbered(_targets(self.builder))
         while self.fresh_single or self.fresh_joint:
             singles = np.concatenate([np.empty(0, np.int64), *self.fresh_single]).astype(np.int64)
             joints, self.fresh_single, self.fresh_joint = self.fresh_joint, [], []
@@ -191,13 +191,10 @@ class _Determiniser:
             self.builder.check(self.count)
         order = np.argsort(np.concatenate(numbers))
         table, accepts = np.concatenate(rows)[order], np.concatenate(ends)[order].astype(np.bool_)
-        for _ in range(PEELINGS):
-            led_to = _led_to(table)
-            led_to[0] = True
-            if led_to.all():
-                break
-            place = np.append(np.cumsum(led_to) - 1, NOWHERE).astype(np.int32)  # the last is where NOWHERE stays
-            table, accepts = place.take(table[led_to]), accepts[led_to]
+        reached = _reached(table)
+        if not reached.all():
+            place = np.append(np.cumsum(reached) - 1, NOWHERE).astype(np.int32)  # the last is where NOWHERE stays
+            table, accepts = place.take(table[reached]), accepts[reached]
         return Dfa(table, self.class_of, accepts)
 
     def _numbered(self, targets: Ints) -> Ints:
@@ -281,9 +278,31 @@ class _Determiniser:
         return self.searched[state]
 
 
-def _led_to(table: Ints) -> NDArray[np.bool_]:
-    """Which states some move of a table leads to."""
-    return np.asarray(np.bincount(table.reshape(-1) + 1, minlength=len(table) + 1)[1:] > 0)
+def _targets(builder: Builder) -> Ints:
+    """The states that moves of the pieces lead to."""
+    inside = [first + np.flatnonzero(_moves_into(block.table, len(block))) for first, block in builder.blocks]
+    spelt = [np.arange(first + 1, first + 1 + len(text)) for first, text in builder.literals]
+    return np.concatenate([np.empty(0, np.int64), *inside, *spelt]).astype(np.int32)
+
+
+def _reached(table: Ints) -> NDArray[np.bool_]:
+    """The first state and those that others lead to, up to so many peelings: what only states left out lead to is left
+    out in the next."""
+    into = _moves_into(table, len(table))
+    into[0] += 1
+    alive = np.ones(len(table), np.bool_)
+    for _ in range(PEELINGS):
+        dead = np.flatnonzero(alive & (into == 0))
+        if not len(dead):
+            break
+        alive[dead] = False
+        into -= _moves_into(table[dead], len(table))
+    return alive
+
+
+def _moves_into(rows: Ints, states: int) -> NDArray[np.integer]:
+    """How many moves lead into each of so many states."""
+    return np.bincount(rows.reshape(-1) + 1, minlength=states + 1)[1:]
 
 
 def _joined_tables(builder: Builder) -> tuple[Ints, Ints]:
