@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,20 @@ def shipped(path: Path) -> Path:
     if not path.exists() and path.parts[:1] == ("recipes",) and ".." not in path.parts:
         return recipes().joinpath(*path.parts[1:])
     return path
+
+
+def read_small(path: Path, most: int = 64 * 2**20) -> str:
+    """The text of a file that is neither a pipe nor a device, at most so many characters.
+
+    Raises OSError, UnicodeDecodeError.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+    with path.open(encoding="utf-8") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise OSError(errno.EFBIG, f"it has over {most} characters")
+    return text
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import ConfigError
+from redraft.files import read_small
 
 _LARGEST = math.nextafter(math.inf, 0)
 _MOST = 2**31 - 1  # every count in a network is below this, and products of counts fit in 64 bits
@@ -88,7 +89,7 @@ class Reader:
 def read_json(path: Path) -> Mapping[str, Any]:
     """The JSON object of a file. Raises ConfigError if the file is absent or holds no JSON object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; a checkpoint folder needs it") from None
     except OSError as error:

@@ -31,7 +31,7 @@ MOST_BITS = 2**16
 """Of a number."""
 
 NO_FILTERS = ("batch", "center", "format", "pprint", "slice", "urlize", "wordwrap", "xmlattr")
-NO_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format_map", "translate"})
+NO_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format_map", "translate", "to_bytes"})
 TICK, JOIN, COUNT = "0tick", "0join", "0count"
 """Names of functions in a template that it cannot spell itself."""
 
@@ -212,10 +212,10 @@ def _checked_call(called: Any, given: tuple[Any, ...], named: Mapping[str, Any])
     """The arguments of a call. Raises _RefusedError if it is a text's method that would make much of little."""
     own = getattr(called, "__wrapped__", called)  # jinja2 wraps a text's format
     text, method = getattr(own, "__self__", None), getattr(own, "__name__", "")
+    if isinstance(text, str | int) and method in NO_METHODS:
+        raise _RefusedError(f"the method {method} is not available")
     if not isinstance(text, str):
         return given
-    if method in NO_METHODS:
-        raise _RefusedError(f"the method {method} is not available")
     if method == "join":
         return (_checked("join", given[0], (text,), {}), *given[1:])
     _checked(method, text, given, named)

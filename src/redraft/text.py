@@ -28,6 +28,7 @@ from tokenizers import Tokenizer
 
 from redraft.config import CheckpointConfig
 from redraft.errors import RequestError, TextError
+from redraft.files import read_small
 from redraft.template import ChatTemplate, changed, strings_of
 
 __all__ = ["Detokenizer", "MAX_STOPS", "MAX_STOP_CHARS", "Message", "StopStrings", "Text", "read_text"]
@@ -354,7 +355,7 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError) as error:
         raise TextError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     if not isinstance(found, dict):
@@ -386,7 +387,7 @@ def _find_template(path: Path, settings: Mapping[str, Any]) -> tuple[str | None,
     """The template's source, None if there is none, and the name of the file or key that it is from."""
     if path.exists():
         try:
-            return path.read_text(encoding="utf-8"), _TEMPLATE_FILE
+            return read_small(path), _TEMPLATE_FILE
         except (OSError, UnicodeDecodeError) as error:
             raise TextError(f"{path} cannot be read ({error}); fetch the file again") from None
     found = settings.get("chat_template")

@@ -274,6 +274,17 @@ def test_a_callers_short_request_goes_before_its_long_ones() -> None:
     assert [piece.sequence for piece in scheduler.next()] == [others[0], short]
 
 
+def test_one_callers_many_choices_leave_places_for_others() -> None:
+    scheduler = Scheduler[Counted](max_rows=64, max_running=64, max_waiting=99)
+    for number in range(64):
+        scheduler.add(Counted(number, 0, width=32, caller="one"))
+    assert len(scheduler.admit()) == 56
+    for number, caller in enumerate(["another", "third", "another"], 64):
+        scheduler.add(Counted(number, 0, width=32, caller=caller))
+    assert [one.number for one in scheduler.admit()] == [64, 65]
+    scheduler.check()
+
+
 def turns_of(sequences: list[Counted], forwards: int) -> list[set[int]]:
     """Which sequences are in each forward of a scheduler that shares rows among callers."""
     scheduler = Scheduler[Counted](max_rows=512, max_running=64, max_waiting=64, share=64)

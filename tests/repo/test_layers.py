@@ -13,7 +13,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
     ("errors", "version"),
-    ("shapes", "reader", "home", "files", "options", "prompts", "template"),
+    ("files",),
+    ("shapes", "reader", "home", "options", "prompts", "template"),
     ("config", "tasks"),
     ("images",),
     ("cache", "text"),

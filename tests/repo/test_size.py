@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_275, TESTS: 29_775}
+WHOLE_WALLS = {SOURCE: 44_305, TESTS: 29_840}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_140,
+    "core": 10_160,
     "images": 725,
     "model/gpu": 1_815,
     "weights": 3_225,

@@ -52,6 +52,13 @@ def test_more_tokens_than_there_is_room_for_are_what_there_is_room_for(server: P
     assert asked(server, messages=long, max_tokens=most, seed=1).status_code == 200
 
 
+@pytest.mark.parametrize("most", [16, 96, 100, 117, 118, 1000])
+def test_a_canvas_wider_than_the_room_is_made_narrower(server: Process, most: int) -> None:
+    """Room for 118 tokens was refused to 100, whose canvas is wider, and given to 1,000."""
+    body = {"prompt": [40] * 906, "max_tokens": most, "seed": 1}
+    assert httpx2.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
+
+
 LITELLM = {
     "role": "assistant",
     "content": ANSWER,

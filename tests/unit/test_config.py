@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from redraft.config import (
     read_config,
 )
 from redraft.errors import ConfigError
+from redraft.files import read_small
 
 SAMPLER = {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 0.1}
 SHIPPED = {
@@ -269,6 +271,15 @@ def test_a_missing_config_is_refused(tmp_path: Path) -> None:
     refused(lambda: read_config(tmp_path), "config.json does not exist")
     (tmp_path / "config.json").mkdir()
     refused(lambda: read_config(tmp_path), "config.json cannot be read")
+
+
+def test_a_pipe_or_an_endless_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    refused(lambda: read_config(tmp_path), "config.json cannot be read: it is no regular file")
+    with (tmp_path / "long.json").open("wb") as file:
+        file.truncate(2**27)
+    with pytest.raises(OSError, match="it has over"):
+        read_small(tmp_path / "long.json")
 
 
 # -- the way back ------------------------------------------------------------------------------------------------------

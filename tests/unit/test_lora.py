@@ -119,6 +119,7 @@ def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path) -> None:
         ("peft_type", "IA3", "peft_type is 'IA3'"),
         ("use_dora", True, "use_dora is True"),
         ("r", 0, "r is 0; it must be a number above 0"),
+        ("lora_alpha", 10**400, "it must be a number above 0"),
         ("modules_to_save", ["lm_head"], "modules_to_save"),
     ]:
         (folder / CONFIG).write_text(json.dumps(settings | {key: value}))

@@ -109,3 +109,17 @@ def test_the_commit_of_another_repository_is_not_ours(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
     reported = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
     assert reported.stdout.split() == [str(package / "measure" / "record.py"), "unknown"]
+
+
+def test_what_is_no_record_is_never_written_over(tmp_path: Path) -> None:
+    notes, pipe, link = (tmp_path / name for name in ("notes.json", "pipe", "link.json"))
+    notes.write_text("precious", encoding="utf-8")
+    os.mkfifo(pipe)
+    for path, reason in ((notes, "no record"), (pipe, "a pipe or a device")):
+        with pytest.raises(RecordError, match=reason):
+            write_record(some_record(), path)
+    assert notes.read_text(encoding="utf-8") == "precious"
+    link.symlink_to(tmp_path / "there.json")
+    write_record(some_record(), link)
+    assert link.is_symlink()
+    assert read_record(tmp_path / "there.json") == some_record()

@@ -111,6 +111,12 @@ def test_a_file_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
         RowsSource(tmp_path / "empty.jsonl", held_out=0)
 
 
+def test_a_recipe_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a=" + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"deep\.toml"):
+        read_recipe(tmp_path / "deep.toml")
+
+
 # -- text --------------------------------------------------------------------------------------------------------------
 
 

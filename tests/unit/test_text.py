@@ -369,6 +369,7 @@ def test_a_text_too_long_for_the_model_is_refused_before_it_is_tokenized(text: T
         "{{ (['a' * 9999999] * 9999) | join }}",
         "{{ ''.join(['a' * 9999999] * 9999) }}",
         "{{ ('a' * 9999999) | replace('a', 'a' * 9999999) }}",
+        "{{ (65).to_bytes(10**9, 'big') | length }}",
         "{{ ('a' * 9999999).replace('a', 'a' * 9999999) }}",
         "{{ 'a'.center(10000000000) }}",
         "{{ 'a' | center(10000000000) }}",

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
-from redraft.cli.common import image_part
+from redraft.cli.common import image_part, tame
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock
 from redraft.server.http.errors import ApiError, refusal_of
@@ -97,9 +97,10 @@ class Done:
 
 
 def _message(body: Mapping[str, Any]) -> str:
-    """What the body of an error says, which another server may say otherwise than ours."""
+    """What the body of an error says, on one line; another server may say it otherwise than ours."""
     error = body.get("error")
-    return str(error.get("message", error) if isinstance(error, Mapping) else error)
+    said = str(error.get("message", error) if isinstance(error, Mapping) else error)
+    return tame(" ".join(said[:1000].split()))[:300]
 
 
 class _RowReply(msgspec.Struct):

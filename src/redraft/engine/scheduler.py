@@ -169,6 +169,10 @@ class Shares:
         return tuple(chosen)
 
 
+KEPT = 8
+"""One place in so many is for callers that have none running."""
+
+
 class Scheduler(Generic[S]):
     """The queue and the running sequences, by number. Two bounds: rows per forward, requests at a time. With a `share`
     of rows callers go by `Shares`, otherwise by turns in a forward as full as it can be."""
@@ -196,11 +200,13 @@ class Scheduler(Generic[S]):
 
     def admit(self, fits: Callable[[S], bool] = lambda _: True) -> list[S]:
         """Move sequences from the queue to the running ones as far as there is room; returns them. Next is the oldest
-        of the caller that has the fewest running. If it does not fit it waits, and so do all others."""
+        of the caller that has the fewest running. If it does not fit it waits, and so do all others. The last places
+        are for callers that have none running, so that no caller's many choices hold up another's one."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
             one = self._first()
-            if not fits(one):
+            few = self.max_running - len(self.running) <= self.max_running // KEPT
+            if (few and any(other.caller == one.caller for other in self.running.values())) or not fits(one):
                 break
             self.running[one.number] = self.waiting.pop(one.number)
             joined.append(one)

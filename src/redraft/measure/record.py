@@ -69,7 +69,7 @@ def write_record(record: Record, path: Path) -> None:
     check_place(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        write_whole(path.resolve(), msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     except OSError as error:
         raise RunError(f"the record could not be written to {path}: {error.strerror}") from None
 
@@ -78,6 +78,13 @@ def check_place(path: Path) -> None:
     """Raise RecordError if no record can be written to `path`; to be asked before a measurement, not behind it."""
     if path.is_dir():
         raise RecordError(f"{path} is a folder; give the name of a file for the record")
+    if path.exists() and not path.is_file():
+        raise RecordError(f"{path} is a pipe or a device; give the name of a file for the record")
+    if path.exists() and path.stat().st_size:
+        try:
+            read_record(path)
+        except RecordError:
+            raise RecordError(f"{path} holds something that is no record; give another name, or move it away") from None
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise RecordError(f"{path} cannot be written: {above} is not a folder that you may write to; choose another")

@@ -228,7 +228,7 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(
             f"{path} cannot be read ({error.strerror}); pass a recipe file, or a name of `redraft tune --help`"
         ) from None
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys{_probable_key(str(error))}") from None
     check(recipe)
     try:

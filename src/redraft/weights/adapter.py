@@ -13,7 +13,7 @@ names. An adapter whose two copies differ cannot be used here: there is no singl
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,7 +191,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             raise WeightsError(f"{folder}/{CONFIG}: {key} is {found[key]!r}; supported: {fixed!r}")
     for key in ("r", "lora_alpha"):
         value = found.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
             raise WeightsError(f"{folder}/{CONFIG}: {key} is {value!r}; it must be a number above 0")
     return dict(found)
 

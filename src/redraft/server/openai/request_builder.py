@@ -108,15 +108,15 @@ class RequestBuilder:
         """The options, with as many tokens as the context has room for if more were asked for and the server clips."""
         model, asked = self.engine.config.model, options.max_tokens or 0
         free = model.max_positions - prompt
-        if not self.settings.clip or free < 1 or asked <= free:
-            return options
 
         def fits(tokens: int) -> bool:
             width = 1 if options.causal else canvas_width(replace(options, max_tokens=tokens), self.engine.config)
             return tokens > 0 and -(-tokens // width) * width <= free
 
+        if not self.settings.clip or free < 1 or not asked or (asked <= free and fits(asked)):
+            return options
         widths = (1,) if options.causal else (options.canvas or model.canvas_length, *WIDTHS)
-        most = max((tokens for width in widths if fits(tokens := free // width * width)), default=asked)
+        most = max((tokens for width in widths if fits(tokens := min(asked, free // width * width))), default=asked)
         return replace(options, max_tokens=most, min_tokens=min(options.min_tokens, most))
 
 
