@@ -209,7 +209,7 @@ def _call(name: str, given: list[Any]) -> nodes.Call:
 
 
 def _checked_call(called: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arguments of a call. Raises _RefusedError if it is a text's method that would make much of little."""
+    """The arguments of a call. Raises _RefusedError for a method of a text or number that makes much of little."""
     own = getattr(called, "__wrapped__", called)  # jinja2 wraps a text's format
     text, method = getattr(own, "__self__", None), getattr(own, "__name__", "")
     if isinstance(text, str | int) and method in NO_METHODS:

@@ -286,8 +286,8 @@ def _targets(builder: Builder) -> Ints:
 
 
 def _reached(table: Ints) -> NDArray[np.bool_]:
-    """The first state and those that others lead to, up to so many peelings: what only states left out lead to is left
-    out in the next."""
+    """The first state and those that some kept state leads to. States that nothing leads to are removed in at most
+    PEELINGS rounds, so a few may stay."""
     into = _moves_into(table, len(table))
     into[0] += 1
     alive = np.ones(len(table), np.bool_)

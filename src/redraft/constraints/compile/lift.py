@@ -49,8 +49,9 @@ class Trie:
 
     parent, byte   of each node, parents first        levels   first node of each level, and the end
     node_of        [vocab], where each token ends; NOWHERE for tokens that no language may hold
-    Numbers that others are looked up by have 8 bytes: numpy makes those of 4 longer at every look.
     folded         the tree of the same tokens with one character for all that are not ASCII, about a third of it
+
+    Indices have 8 bytes, since numpy converts those of 4 at every lookup.
     """
 
     parent: Longs
@@ -265,8 +266,7 @@ class _Maps:
 
 
 def replaced(values: Longs, new: Callable[[Longs], Longs]) -> Longs:
-    """Some small natural numbers, each replaced by what `new` makes of it; it is asked once, for the different ones in
-    order."""
+    """Small natural numbers, each replaced by what `new`, called once with the different ones in order, makes of it."""
     top = int(values.max(initial=-1)) + 1
     if top > MOST_COUNTED:
         found, where = np.unique(values, return_inverse=True)
