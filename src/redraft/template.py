@@ -115,11 +115,13 @@ def _tick() -> None:
 
 
 def _counted(value: Any) -> Any:
-    """Something that was made, on the account."""
+    """Something that was made, on the account. No list of more than a template may print is ever there, however few
+    objects it is made of: to compare two, or hash one, takes as long as to write them out, and has no clock."""
     if isinstance(value, str | list | tuple | dict):
         _RENDERING.left -= len(value) * (1 if isinstance(value, str) else 8)
         if _RENDERING.left < 0:
             raise _RefusedError(f"it makes texts of more than {MOST_MADE} characters on the way")
+        _refuse(_weight(value), "list")
     return value
 
 
@@ -136,19 +138,13 @@ def _weight(value: Any, most: int = MOST_RENDERED) -> int:
         return len(value)
     if not isinstance(value, Mapping | list | tuple):
         return 1
+    _tick()
     total = 2
     for part in (part for pair in value.items() for part in pair) if isinstance(value, Mapping) else value:
         total += 2 + _weight(part, most - total)
         if total > most:
             break
     return total
-
-
-def _shown(value: Any) -> Any:
-    """A value that is about to be printed, or kept as part of a text."""
-    if not isinstance(value, str):
-        _refuse(_weight(value), "list")
-    return _counted(value)
 
 
 def _joined(*parts: Any) -> str:
@@ -176,6 +172,8 @@ def _checked(step: str, value: Any, given: tuple[Any, ...], named: Mapping[str, 
         _refuse((str(value).count("\n") + 1) * max([4, *numbers, *texts]) + len(str(value)), step)
     elif step in ("string", "tojson"):
         _refuse(_weight(value) * (1 + max([0, *numbers])), step)
+    elif step == "sum" and not isinstance(named.get("start", given[1] if len(given) > 1 else 0), int | float):
+        raise _RefusedError("a sum of something else than numbers is not available")
     return value
 
 
@@ -240,7 +238,7 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
             return nodes.Scope(body).set_lineno(line)
 
     class Counting(NodeTransformer):
-        """What makes texts without a call."""
+        """What makes texts and lists without a call."""
 
         def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802, jinja2's name
             self.generic_visit(node)
@@ -249,6 +247,13 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
         def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802, likewise
             self.generic_visit(node)
             return _call(COUNT, [node]) if isinstance(node.arg, nodes.Slice) else node
+
+        def _made(self, node: nodes.Literal) -> nodes.Node:
+            self.generic_visit(node)
+            made = getattr(node, "ctx", "load") == "load" and any(True for _ in node.find_all(nodes.Name))
+            return _call(COUNT, [node]) if made else node
+
+        visit_List = visit_Tuple = visit_Dict = _made  # noqa: N815, jinja2's names
 
     class Bounded(ImmutableSandboxedEnvironment):
         """With a clock in every loop and macro, and an account of everything that is made."""
@@ -271,10 +276,7 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
             return _counted(super().call(__context, __obj, *given, **named))
 
     return Bounded(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols", Generation],
-        finalize=_shown,
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation], finalize=_counted
     )
 
 

@@ -12,6 +12,7 @@ checkpoint are read, and a template can reach neither files nor network, and has
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import sys
@@ -31,16 +32,16 @@ from redraft.errors import RequestError, TextError
 from redraft.files import read_small
 from redraft.template import ChatTemplate, changed, strings_of
 
-__all__ = ["Detokenizer", "MAX_STOPS", "MAX_STOP_CHARS", "Message", "StopStrings", "Text", "read_text"]
+__all__ = ["Detokenizer", "Message", "Text", "read_text"]
 
 Message = Mapping[str, Any]  # "role", "content" and any other key that the chat template reads
-
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1000  # the search for a held-back suffix is quadratic in this
 
 LONG_CHARS = 2**16
 _LONG_AT_ONCE = threading.BoundedSemaphore(2)
 """Tokenizing takes 150 times the memory of its text, so of long ones only a few are read at a time."""
+
+MOST_GROWN = 100
+"""Characters that a tokenizer may write for one of a text: where replacements follow each other, they multiply."""
 
 _TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
@@ -224,52 +225,6 @@ class Detokenizer:
         return self._text.decode(ready, skip_special=False) if ready else ""
 
 
-class StopStrings:
-    """Cuts text before the stop string that is complete first; of two that end together, before the longer.
-
-    So the result does not depend on how the text is cut into pieces. Only text that may still become a stop string is
-    held back. Raises RequestError for an empty stop string, one of over MAX_STOP_CHARS characters, or over MAX_STOPS.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        if isinstance(stops, str):
-            raise RequestError(f"stop is the string {stops!r}; pass a list of strings")
-        if len(stops) > MAX_STOPS:
-            raise RequestError(f"stop has {len(stops)} strings; pass at most {MAX_STOPS}")
-        for i, stop in enumerate(stops):
-            if not stop:
-                raise RequestError(f"stop[{i}] is empty and would stop every text at once; leave it out")
-            if len(stop) > MAX_STOP_CHARS:
-                raise RequestError(f"stop[{i}] has {len(stop)} characters; pass at most {MAX_STOP_CHARS}")
-        self._stops = tuple(stops)
-        self._held = ""
-        self._stopped = False
-
-    def push(self, piece: str) -> tuple[str, bool]:
-        """Add the next piece; returns the text that is safe to show and whether a stop string was found."""
-        if self._stopped:
-            return "", True
-        seen = self._held + piece
-        found = [(start + len(stop), start) for stop in self._stops if (start := seen.find(stop)) >= 0]
-        self._stopped = bool(found)
-        cut = min(found)[1] if found else len(seen) - self._num_held(seen)
-        self._held = "" if found else seen[cut:]
-        return seen[:cut], self._stopped
-
-    def finish(self) -> str:
-        """The text held back, when no more follows; nothing after a stop."""
-        held, self._held = self._held, ""
-        return held
-
-    def _num_held(self, seen: str) -> int:
-        """Length of the longest suffix of `seen` that begins some stop string."""
-        longest = max(map(len, self._stops), default=0)
-        for size in range(min(longest - 1, len(seen)), 0, -1):
-            if any(len(stop) > size and stop.startswith(seen[-size:]) for stop in self._stops):
-                return size
-        return 0
-
-
 def read_text(folder: Path, config: CheckpointConfig) -> Text:
     """Read tokenizer.json, and tokenizer_config.json and chat_template.jinja if present, from a checkpoint folder.
 
@@ -298,14 +253,10 @@ def read_text(folder: Path, config: CheckpointConfig) -> Text:
 def _keeps_length(tokenizer: Tokenizer) -> bool:
     """Whether no token stands for more characters than it has: none is dropped or joined before the tokens are found,
     and what no token has is read byte by byte."""
-    normalizer, steps = tokenizer.normalizer, list[Any]()
-    if normalizer is not None:
-        form = json.loads(normalizer.__getstate__())
-        steps = form["normalizers"] if form["type"] == "Sequence" else [form]
     plain = all(
         step["type"] == "Prepend"
         or (step["type"] == "Replace" and step["content"] and _is_one_character(step["pattern"]))
-        for step in steps
+        for step in _steps(tokenizer.normalizer)
     )
     apart = not getattr(tokenizer.model, "fuse_unk", True)  # unknown characters are a token each
     return plain and (apart or all(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)))
@@ -316,20 +267,32 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         raise TextError(f"{path} does not exist; a checkpoint folder needs it")
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
+        tokenizer.no_truncation()  # a file saved while training can have a length limit, which cuts prompts in silence
+        tokenizer.no_padding()
+        steps = _steps(tokenizer.decoder)
+        if (
+            math.prod(len(step.get("content", " ")) or 1 for step in [*_steps(tokenizer.normalizer), *steps])
+            > MOST_GROWN
+        ):
+            raise TextError(f"{path} writes over {MOST_GROWN} characters for one; fetch the file again")
+        tokenizer.encode_batch_fast(["a b"], add_special_tokens=False)  # some faults show only now
+    except (KeyboardInterrupt, TextError):
+        raise
+    except BaseException as error:  # the library raises plain Exception, and where it panics not even that
         raise TextError(f"{path} is not a tokenizer ({error}); fetch the file again") from None
-    tokenizer.no_truncation()  # a file saved while training can have a length limit, which cuts prompts in silence
-    tokenizer.no_padding()
-    # The pickle state is the library's only cheap way to read a decoder's settings.
-    decoder = tokenizer.decoder
-    form = json.loads(decoder.__getstate__()) if decoder is not None else None
-    steps = (form.get("decoders") or [form]) if form else []
     kinds = [step["type"] for step in steps if step["type"] != "Replace" or _is_one_character(step["pattern"])]
     if len(kinds) < len(steps) or "Fuse" not in kinds or set(kinds) - {"Replace", "ByteFallback", "Fuse"}:
         raise TextError(
-            f"{path}: the decoder is {json.dumps(form)[:200]}; supported: Replace of one character, ByteFallback, Fuse"
+            f"{path}: the decoder is {json.dumps(steps)[:200]}; supported: Replace of one character, ByteFallback, Fuse"
         )
     return tokenizer
+
+
+def _steps(part: Any) -> list[Mapping[str, Any]]:
+    """What a normalizer or a decoder does, in order. Its pickle state is the library's only cheap way to read it."""
+    form = json.loads(part.__getstate__()) if part is not None else {}
+    nested = form.get("normalizers") or form.get("decoders")
+    return [form] if form and nested is None else nested or []
 
 
 def _is_one_character(pattern: Mapping[str, str]) -> bool:

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from redraft.text import Detokenizer, StopStrings, Text
+from redraft.stops import StopStrings
+from redraft.text import Detokenizer, Text
 
 NUM_SPECIALS = 2
 UNKNOWN = 10_000  # an id that the tokenizer does not have: a model's vocabulary may be the larger one

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 LINES: tuple[tuple[str, ...], ...] = (
     ("errors", "version"),
     ("files",),
-    ("shapes", "reader", "home", "options", "prompts", "template"),
+    ("shapes", "reader", "home", "options", "prompts", "stops", "template"),
     ("config", "tasks"),
     ("images",),
     ("cache", "text"),

@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_305, TESTS: 29_840}
+WHOLE_WALLS = {SOURCE: 44_500, TESTS: 30_000}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_160,
+    "core": 10_190,
     "images": 725,
     "model/gpu": 1_815,
-    "weights": 3_225,
+    "weights": 3_300,
     "constraints": 6_265,
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,
-    "server": 5_830,
+    "server": 5_850,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_785,
+    "cli": 4_800,
 }
 
 

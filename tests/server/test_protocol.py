@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 import jsonschema_rs
 import pytest
 from tests.server.conftest import Process
+
+from redraft.server.openai.exchange import Reply
 
 PATH = "/v1/chat/completions"
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -158,3 +162,9 @@ def test_an_error_is_of_the_form_that_the_interface_tells(server: Process) -> No
     error = httpx2.post(server.url + PATH, json={"messages": 1}, timeout=100).json()
     assert jsonschema_rs.is_valid(reported, error)
     assert reported["properties"]["error"]["properties"].keys() == error["error"].keys()
+
+
+@pytest.mark.parametrize("value", [{"a": [1, -0.5, None, True, "é\n"]}, {"a": 2**70}, [1e300, 5e-324]])
+def test_a_reply_is_written_as_any_parser_reads_it(value: Any) -> None:
+    """An integer of over 64 bits, too, which the fast writer refuses."""
+    assert json.loads(Reply(value).body) == value

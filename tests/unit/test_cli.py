@@ -248,6 +248,12 @@ def test_a_bad_stdin_is_refused(
     assert words in refused(capsys, "generate", *argument)
 
 
+@pytest.mark.parametrize("words", [["--file", "/dev/zero"], ["--grammar", "/dev/zero", "x"]])
+def test_a_file_without_end_is_refused(words: list[str], capsys: Captured) -> None:
+    """It was read until memory ended."""
+    assert "/dev/zero has over 67108864 bytes" in refused(capsys, "generate", *words)
+
+
 def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     set_stdin(monkeypatch, b"")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)

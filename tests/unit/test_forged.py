@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,10 @@ FORGED_GGUF: dict[str, bytes] = {
     "a product that overflows": gguf(1).tensor("token_embd.weight", [2**33, 2**31], 0).file(),
     "a product that comes round": gguf(1).tensor("token_embd.weight", [2**62 + 4, 4], 0).file(),
     "no such kind of tensor": gguf(1).tensor("token_embd.weight", [16], 0, 999).file(),
+    "more texts than any vocabulary": gguf(0, 2).text("a").pack("IIQ", 9, 8, 2**23).file(2**26),
+    "a million texts, then none": gguf(0, 2).text("a").pack("IIQ", 9, 8, 2**20).file(2**20),
+    "rows that are no blocks": gguf(1).tensor("token_embd.weight", [16, 2], 0, 2).file(),
+    "an alignment of 3": gguf(0, 2).text("general.alignment").pack("II", 4, 3).file(),
     "two of one name": gguf(2).tensor("output_norm.weight", [8], 0).tensor("output_norm.weight", [8], 32).file(),
     "overlapping": gguf(2).tensor("token_embd.weight", [16], 0).tensor("output_norm.weight", [16], 32).file(96),
 }
@@ -133,6 +139,24 @@ def refused(folder: Path, files: Mapping[str, bytes], name: str, read: Callable[
 
 def test_forged_safetensors_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, FORGED, "model.safetensors", open_source)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.gguf", "adapter_model.safetensors"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(WeightsError, match=r"it is no regular file|has neither"):
+        merge_adapter(tiny_model(tiny_config()), tmp_path) if "adapter" in name else open_source(tmp_path)
+
+
+def test_a_vocabulary_of_a_gguf_file_is_walked_over_at_once(tmp_path: Path) -> None:
+    """The package's reader took half a minute for a million texts."""
+    head = gguf(1, 2).text("tokenizer.ggml.merges").pack("IIQ", 9, 8, 2**20)
+    head.raw(struct.pack("<Q5s", 5, b"a bcd") * 2**20).tensor("output_norm.weight", [8], 0)
+    (tmp_path / "model.gguf").write_bytes(head.file())
+    began = time.process_time()
+    assert open_source(tmp_path).tensors["model.decoder.norm.weight"].shape == (8,)
+    assert time.process_time() - began < 10
 
 
 def test_a_name_that_two_tensors_have_is_in_the_error(tmp_path: Path) -> None:

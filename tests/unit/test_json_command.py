@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -89,6 +90,15 @@ def test_a_mistake_in_the_call_is_reported(words: list[str], said: str, capsys: 
     assert (code, out) == (2, [])
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_schema_may_come_from_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `<(command)` gives one, which was taken for a field's name."""
+    out, into = os.pipe()
+    os.write(into, b'{"enum": ["abc"]}')
+    os.close(into)
+    assert run(capsys, "--schema", f"/dev/fd/{out}", "some text")[:2] == (0, ['"abc"'])
+    os.close(out)
 
 
 def test_the_terse_form_means_what_it_says() -> None:

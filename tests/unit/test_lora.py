@@ -134,7 +134,7 @@ def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path) -> None:
         save_file(changed, folder / WEIGHTS)
         refused(match)
     (folder / WEIGHTS).write_bytes(b"garbage")
-    refused("cannot be read")
+    refused("is damaged or cut short")
     with pytest.raises(WeightsError, match=f"no {CONFIG}"):
         merge_adapter(plain, tmp_path / "nowhere")
 

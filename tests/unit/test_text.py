@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,8 @@ from redraft import template
 from redraft.config import CheckpointConfig, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import RequestError, TextError
 from redraft.measure.process_memory import peak_here_mib
-from redraft.text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, Text, read_text
+from redraft.stops import MAX_STOP_CHARS, MAX_STOPS, StopStrings
+from redraft.text import Text, read_text
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|think|>"]
 PAD, EOS, BOS = 0, 1, 2
@@ -294,6 +295,37 @@ def test_a_decoder_that_pieces_could_not_reproduce_is_refused(tmp_path: Path, de
         read_text(tmp_path, build_config())
 
 
+@pytest.mark.parametrize(
+    ("part", "forged", "complaint"),
+    [
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "is not a tokenizer"),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "is not a tokenizer"),
+        (
+            "normalizer",
+            {
+                "type": "Sequence",
+                "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 9,
+            },
+            "over 100 characters for one",
+        ),
+        (
+            "decoder",
+            {
+                "type": "Sequence",
+                "decoders": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 101}, {"type": "Fuse"}],
+            },
+            "over 100 characters for one",
+        ),
+    ],
+)
+def test_a_forged_tokenizer_is_refused(tmp_path: Path, part: str, forged: Mapping[str, Any], complaint: str) -> None:
+    """The library panics at some, with what is no Exception, and at some only once a text is read."""
+    path = write_checkpoint(tmp_path) / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: forged}))
+    with pytest.raises(TextError, match=complaint):
+        read_text(tmp_path, build_config())
+
+
 # Detokenizer; tests/properties holds it to `decode` on random ids
 
 
@@ -381,6 +413,18 @@ def test_a_text_too_long_for_the_model_is_refused_before_it_is_tokenized(text: T
         "{{ ('%s' * 9999) % ((['a' * 9999999] * 9999),) }}",
         "{% set n = namespace(i=3) %}{% for i in range(99) %}{% set n.i = n.i * n.i %}{% endfor %}{{ n.i }}",
         "{{ 1.5 | round(1000000000, 'ceil') }}",
+        *(  # a few objects that are a list of 2^99 entries to whatever compares or hashes them
+            "{% set n = namespace(x=1, y=1) %}{% for i in range(99) %}{% set n.x = "
+            + nested.format(*"xx")
+            + " %}{% set n.y = "
+            + nested.format(*"yy")
+            + " %}{% endfor %}{{ n.x == n.y }}"
+            for nested in ("[n.{}, n.{}]", "(n.{}, n.{})", "{{1: n.{}, 2: n.{}}}", "dict(a=n.{}, b=n.{})")
+        ),
+        "{% set l = ['a' * 9999] * 999 %}{{ ([0] * 99999) | map('default', l, true) | list == 1 }}",
+        "{% set l = [['a' * 9999] * 999] %}{{ l * 9999 in [l * 9998] }}",
+        "{{ ([[1] * 99] * 9999) | sum(start=[]) | length }}",
+        "{{ ([[1] * 99] * 9999) | sum(none, []) | length }}",
     ],
 )
 def test_an_endless_template_ends(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +447,8 @@ def test_what_templates_join_is_what_jinja2_joins(tmp_path: Path) -> None:
         "{{ n.s[1:] }}{{ n.s.split('1') | join('-') }}{{ n.s | replace('u', 'v') | upper | trim }}"
         "{{ [1, 'a'] }}{{ 1.5 }}{{ 'x'.join('abc') }}{{ messages | tojson(indent=2) }}"
         "{{ '%s-%d' % ('a', 3) }}{{ '{}!'.format(n.s) }}{{ messages | map(attribute='role') | join(', ') }}{{ none }}"
-        "{{ 'a\nb' | indent(2) }}{{ 3 * 4 + 2 ** 3 }}{{ [1] + [2] }}"
+        "{{ 'a\nb' | indent(2) }}{{ 3 * 4 + 2 ** 3 }}{{ [1] + [2] }}{{ [n.s, 1] == [n.s, 1] }}"
+        "{% for a, b in [('x', n.s)] %}{{ a }}{{ {a: b}[a] }}{{ (a, b) in [(a, b)] }}{% endfor %}{{ [1, 2] | sum }}"
     )
     plain = ImmutableSandboxedEnvironment()
     plain.filters["tojson"] = lambda value, indent: json.dumps(value, ensure_ascii=False, indent=indent)

@@ -326,6 +326,9 @@ def test_a_file_of_somebodys_own_is_never_written_over(tmp_path: Path, line: str
     path.unlink()
     for _ in range(2):  # its own it may write again
         TraceFile(path, header).close()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RequestError, match="cannot be written"):  # nobody reads it, which was waited for
+        TraceFile(tmp_path / "pipe", header)
 
 
 def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ BAD_VALUES = """
 import redraft
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
-config = redraft.load("nano-sudoku").config
+engine = redraft.load("nano-sudoku")
+config = engine.config
 bad = [dict(max_tokens=2.5), dict(min_tokens="3"), dict(stop=[1]), dict(stop="END"), dict(seed=True), dict(seed="7"),
        dict(steps=1.5), dict(canvas="wide"), dict(top_k=2.0), dict(deadline_sec="soon"), dict(causal="yes"),
        dict(temperature=None), dict(preset=3), dict(logit_bias=((1.5, 1.0),)), dict(bad_words=(1,))]
@@ -98,6 +99,11 @@ for prompt in ([2.5], ["a"], [None], [True], [5, 6.0]):
         build_request(prompt, Options(), config)
     except redraft.RequestError as error:
         print("refused" if str(error).startswith(f"the prompt holds {prompt[-1]!r}; it must be") else error)
+for prompt in (5, b"record", {"role": "user"}):
+    try:
+        engine.generate(prompt)
+    except redraft.RequestError as error:
+        print("refused" if str(error).startswith(f"the prompt is {type(prompt).__name__}; pass") else error)
 """
 
 
@@ -107,7 +113,7 @@ def test_values_of_another_type_are_refused_by_name() -> None:
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert run.stderr == ""
-    assert run.stdout.split("\n")[:-1] == ["refused"] * 20
+    assert run.stdout.split("\n")[:-1] == ["refused"] * 23
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])

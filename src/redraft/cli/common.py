@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from redraft.cli.flags import experts_of
 from redraft.config import MOST_THREADS
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
+MOST_READ = 2**26
+"""Bytes of a prompt, a schema or a grammar."""
 
 TAUGHT = {
     "nano": ("Extract as JSON", "Edit:", "Repair the JSON:", "Fill in"),
@@ -132,7 +134,8 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
         raise RequestError(f"a {what} and --file were both given; choose one")
     if file is not None:
         try:
-            raw = file.read_bytes()
+            with file.open("rb") as opened:
+                raw = bounded(opened)
         except OSError as error:
             raise RequestError(f"{file} cannot be read: {error.strerror}") from None
         return _text(raw, str(file))
@@ -140,7 +143,7 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
         return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
-    return _text(sys.stdin.buffer.read(), "stdin")
+    return _text(bounded(sys.stdin.buffer), "stdin")
 
 
 def image_flag(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -184,6 +187,13 @@ def print_json(value: object) -> None:
     """One JSON document on stdout, a list of numbers on a line."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
     print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
+
+
+def bounded(file: BinaryIO) -> bytes:
+    """All of a file that a user named, which may be a pipe. Raises RequestError for one that has no end."""
+    if len(found := file.read(MOST_READ + 1)) > MOST_READ:
+        raise RequestError(f"{file.name} has over {MOST_READ} bytes, more than any context holds; give less")
+    return found
 
 
 def decoded(raw: bytes, source: str) -> str:

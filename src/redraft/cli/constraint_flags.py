@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import note
+from redraft.cli.common import bounded, decoded, note
 from redraft.errors import ConstraintError, RequestError
 
 if TYPE_CHECKING:
@@ -71,19 +71,19 @@ def note_ignored(keywords: Sequence[str]) -> None:
 
 
 def _is_file(path: Path) -> bool:
+    """Or a pipe, as `<(command)` gives one."""
     try:
-        return path.is_file()
+        return path.exists() and not path.is_dir()
     except OSError:  # fields may be longer than a file's name
         return False
 
 
 def _read(path: Path, flag: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            return decoded(bounded(file), f"{flag} {path}")
     except OSError as error:
         raise RequestError(f"{flag} {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{flag} {path} is not UTF-8 (byte {error.start})") from None
 
 
 def check_flag(parser: argparse._ActionsContainer) -> None:

@@ -19,7 +19,8 @@ from redraft.engine.calls import ToolCall, read_call
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Generation, Logprobs, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RedraftError, RunError, UnsatisfiedError
-from redraft.text import Detokenizer, StopStrings, Text
+from redraft.stops import StopStrings
+from redraft.text import Detokenizer, Text
 
 Kind = Literal["content", "reasoning", "call"]
 

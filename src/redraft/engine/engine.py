@@ -176,6 +176,8 @@ class Core:
             return prompt
         if not prompt:
             raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+            raise RequestError(f"the prompt is {type(prompt).__name__}; pass some text, messages or token ids")
         how: dict[str, Any] = {"thinking": request.thinking, "parse_special": request.parse_special}
         if isinstance(prompt, str):
             if not request.chat and not request.thinking:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from redraft.engine.request import MOST_LOGPROBS
 from redraft.engine.resolve import MOST_STEPS
-from redraft.text import MAX_STOP_CHARS, MAX_STOPS
+from redraft.stops import MAX_STOP_CHARS, MAX_STOPS
 
 Kind = Literal["value", "entries", "characters", "levels", "bytes"]
 BIG = 2**20

@@ -29,8 +29,9 @@ class TraceFile:
                     raise RequestError(
                         f"{path} holds something else than a trace, which would be lost; name another file"
                     )
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)  # a pipe may have no reader
                 undo.callback(os.close, self._file)
+                os.set_blocking(self._file, True)
                 if path.is_file():
                     lock(self._file, path)
                     os.ftruncate(self._file, 0)
@@ -73,7 +74,7 @@ def read_trace(path: Path) -> Trace:
     recordings: dict[int, Recording] = {}
     try:
         with path.open("rb") as file:
-            header = _header(path, file.readline())
+            header = _header(path, file.readline(MOST_HEADER_BYTES))
             for number, line in enumerate(file, start=2):
                 try:
                     _take(recordings, msgspec.json.decode(line, type=Line))

@@ -22,7 +22,7 @@ import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError, did_you_mean
-from redraft.files import recipes, shipped
+from redraft.files import read_small, recipes, shipped
 from redraft.images.config import TINY_VISION
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
@@ -223,7 +223,7 @@ def read_recipe(path: Path) -> Recipe:
     named = recipes() / f"{path}.toml"
     path = named if len(path.parts) == 1 and named.is_file() and not path.exists() else shipped(path)
     try:
-        recipe = msgspec.toml.decode(path.read_bytes(), type=Recipe)
+        recipe = msgspec.toml.decode(read_small(path), type=Recipe)
     except OSError as error:
         raise RecipeError(
             f"{path} cannot be read ({error.strerror}); pass a recipe file, or a name of `redraft tune --help`"

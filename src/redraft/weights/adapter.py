@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from redraft.errors import RunError, WeightsError
@@ -29,7 +29,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.reader import read_json
 from redraft.shapes import Float, Tensor
 from redraft.weights.names import Slot, shown, slots
-from redraft.weights.source import check_names
+from redraft.weights.source import check_names, opened
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _BEFORE = "base_model.model."
@@ -198,7 +198,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
+        with opened(folder / WEIGHTS) as file:
             check_names(folder / WEIGHTS)
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
     except (OSError, SafetensorError) as error:

@@ -9,6 +9,7 @@ not written.
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -79,8 +80,7 @@ class GgufSource(WeightSource):
         self.folder, self.path = folder, files[0]
         self._entries = {released_name(one.name): one for one in _read(self.path) if one.name not in _DERIVED}
         self.tensors = {
-            name: Stored(name, tuple(int(size) for size in reversed(one.shape)), "F32", self.path)
-            for name, one in self._entries.items()
+            name: Stored(name, tuple(reversed(one.shape)), "F32", self.path) for name, one in self._entries.items()
         }
 
     def kept(self, wanted: Sequence[Slot]) -> Formats:
@@ -157,77 +157,144 @@ def released_name(name: str) -> str:
     return f"model.decoder.layers.{block[1]}.{_LAYER[block[2]]}" if block[2] in _LAYER else name
 
 
-def _read(path: Path) -> list[Any]:
-    """The headers of a file, read by the `gguf` package, whose records have no public type."""
+def _read(path: Path) -> list[_Entry]:
+    """The head of a file. Its texts are many (a vocabulary and its merges), and only walked over: the package's own
+    reader makes arrays of each, which takes half a minute."""
     try:
-        from gguf import GGUFReader
+        import gguf  # noqa: F401, the sizes of blocks, and what decodes them
     except ImportError:
         raise WeightsError(
             f"{path} is a GGUF file, which needs the gguf package; run: pip install 'redraft[gguf]'"
         ) from None
     try:
-        _check_head(path)
-        reader = GGUFReader(path)
-        field = reader.get_field("general.architecture")
-        found = None if field is None else field.contents()
-        _check_apart(reader.tensors)
-    except (ValueError, OSError, IndexError, KeyError, OverflowError) as error:
+        if not path.is_file():
+            raise ValueError("it is no regular file")
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        found, entries = _Head(data).read()
+        _check_apart(entries)
+    except (ValueError, OSError, OverflowError) as error:
         raise WeightsError(f"{path} is damaged or not a GGUF file ({error}); fetch it again") from None
     if found != ARCHITECTURE:
         raise WeightsError(f"{path} holds a model of architecture {found!r}; supported: {ARCHITECTURE!r}")
-    return list(reader.tensors)
+    return entries
+
+
+class _Entry:
+    """One tensor of a file: its name, its sizes, innermost first, its type, and its bytes, which stay on the disk."""
+
+    def __init__(self, name: str, shape: Sequence[int], kind: int) -> None:
+        """Raises ValueError for a type that the package does not know, or rows that are no whole blocks of it."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        self.name, self.shape, self.tensor_type = name, shape, GGMLQuantizationType(kind)
+        block, size = GGML_QUANT_SIZES[self.tensor_type]
+        if not shape or shape[0] % block:
+            raise ValueError(f"{name} has rows of {shape[0] if shape else 0}, which are no blocks of {block}")
+        self._form = (*reversed(shape[1:]), shape[0] // block * size)
+        self.n_bytes = math.prod(self._form)
+
+    def place(self, file: mmap.mmap, start: int) -> None:
+        """Raises ValueError if the file ends before the tensor does."""
+        if start + self.n_bytes > len(file):
+            raise ValueError(f"{self.name} claims {self.n_bytes} bytes from byte {start} of {len(file)}")
+        self._file, self.start = file, start
+
+    @property
+    def data(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Its bytes, as the package decodes them."""
+        return np.frombuffer(self._file, np.uint8, self.n_bytes, self.start).reshape(self._form)
 
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of the kinds of numbers in a file's metadata."""
-_TEXT, _LIST = 8, 9
+_UINT32, _TEXT, _LIST = 4, 8, 9
 _MOST_AXES = 4
+_MOST_TEXTS = 2**22
+"""Of a list: a vocabulary's merges are half a million."""
 
 
-def _check_head(path: Path) -> None:
-    """Raise ValueError where the metadata claims more than the file holds: the package would believe it, and loop."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = 0
+class _Head:
+    """What stands before the tensors of a file, read from its start to its end. Nothing it claims is believed before
+    the file is seen to hold it."""
 
-        def take(count: int) -> int:
-            nonlocal at
-            if count > len(data) - at:
-                raise ValueError(f"{count} bytes are claimed at byte {at} of {len(data)}")
-            at += count
-            return at - count
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._at = data, 0
 
-        def number(size: int) -> int:
-            start = take(size)
-            return int.from_bytes(data[start : start + size], "little")
+    def read(self) -> tuple[object, list[_Entry]]:
+        """The model's architecture, None if that is not said, and the tensors in the file's order.
 
-        def skip(kind: int, count: int = 1) -> None:
-            if kind in _SIZES:
-                take(count * _SIZES[kind])
-            elif kind == _TEXT:
-                for _ in range(count):
-                    take(number(8))
-            elif kind == _LIST and count == 1 and (inner := number(4)) != _LIST:
-                skip(inner, number(8))
-            else:
-                raise ValueError(f"a value of kind {kind} at byte {at}")
-
-        magic, version, tensors, keys = data[take(4) : at], number(4), number(8), number(8)
+        Raises ValueError where the file is damaged.
+        """
+        magic, version = self._bytes(4), self._number(4)
+        tensors, keys = self._number(8), self._number(8)
         if magic != b"GGUF" or version not in (2, 3):
             raise ValueError(f"it begins with {magic!r} and has version {version}; supported: GGUF 2 and 3")
+        said: dict[str, object] = {}
         for _ in range(keys):
-            skip(_TEXT)
-            skip(number(4))
+            name = self._text()
+            said[name] = self._value(self._number(4))
+        placed: dict[str, tuple[_Entry, int]] = {}
         for _ in range(tensors):
-            skip(_TEXT)
-            if (axes := number(4)) > _MOST_AXES:
+            name = self._text()
+            if (axes := self._number(4)) > _MOST_AXES:
                 raise ValueError(f"a tensor of {axes} axes")
-            take(8 * axes + 4 + 8)
+            shape = [self._number(8) for _ in range(axes)]
+            if name in placed:
+                raise ValueError(f"it has {name} twice")
+            placed[name] = _Entry(name, shape, self._number(4)), self._number(8)
+        step = said.get("general.alignment", 32)
+        if not isinstance(step, int) or step < 1 or step & (step - 1):
+            raise ValueError(f"an alignment of {step!r}")
+        for entry, offset in placed.values():
+            entry.place(self._data, -(-self._at // step) * step + offset)
+        return said.get("general.architecture"), [entry for entry, _ in placed.values()]
+
+    def _take(self, count: int) -> int:
+        start = self._at
+        if count > len(self._data) - start:
+            raise ValueError(f"{count} bytes are claimed at byte {start} of {len(self._data)}")
+        self._at = start + count
+        return start
+
+    def _bytes(self, count: int) -> bytes:
+        start = self._take(count)
+        return self._data[start : self._at]
+
+    def _number(self, size: int) -> int:
+        return int.from_bytes(self._bytes(size), "little")
+
+    def _text(self) -> str:
+        return self._bytes(self._number(8)).decode()
+
+    def _value(self, kind: int) -> object:
+        """A text or a whole number; None for what nothing here needs."""
+        if kind == _TEXT:
+            return self._text()
+        if kind == _UINT32:
+            return self._number(4)
+        if kind in _SIZES:
+            self._take(_SIZES[kind])
+        elif kind == _LIST:
+            self._skip_list(self._number(4), self._number(8))
+        else:
+            raise ValueError(f"a value of kind {kind} at byte {self._at}")
+        return None
+
+    def _skip_list(self, kind: int, count: int) -> None:
+        if kind in _SIZES:
+            self._take(count * _SIZES[kind])
+        elif kind == _TEXT and count <= _MOST_TEXTS:
+            for _ in range(count):
+                self._take(self._number(8))
+        else:
+            raise ValueError(f"a list of {count} values of kind {kind} at byte {self._at}")
 
 
-def _check_apart(tensors: Iterable[Any]) -> None:
+def _check_apart(entries: Iterable[_Entry]) -> None:
     """Raise ValueError for tensors that share bytes."""
     end, before = 0, ""
-    for one in sorted(tensors, key=lambda one: int(one.data_offset)):
-        if int(one.data_offset) < end:
+    for one in sorted(entries, key=lambda one: one.start):
+        if one.start < end:
             raise ValueError(f"{one.name} overlaps {before}")
-        end, before = int(one.data_offset) + int(one.n_bytes), one.name
+        end, before = one.start + one.n_bytes, one.name

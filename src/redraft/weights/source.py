@@ -77,20 +77,20 @@ class WeightSource:
 
     def read(self, name: str) -> Tensor:
         """One tensor, on the CPU, as stored. Raises KeyError for an absent name: look in `tensors` first."""
-        with _opened(self.tensors[name].file) as file:
+        with opened(self.tensors[name].file) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
     def read_rows(self, name: str, rows: slice) -> Tensor:
         """Part of one tensor, along its first axis; the rest is not read."""
-        with _opened(self.tensors[name].file) as file:
+        with opened(self.tensors[name].file) as file:
             tensor: Tensor = file.get_slice(name)[rows]
             return tensor
 
     def stream(self, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
         """The tensors whose name is in `names`, file by file, one in memory at a time if the caller keeps none."""
         for path in sorted({stored.file for stored in self.tensors.values()}):
-            with _opened(path) as file:
+            with opened(path) as file:
                 for name in file.offset_keys():
                     if name in names:
                         yield self.tensors[name], file.get_tensor(name)
@@ -217,7 +217,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _header(path: Path) -> list[Stored]:
-    with _opened(path) as file:
+    with opened(path) as file:
         check_names(path)
         found = []
         for name in file.offset_keys():  # in the order of the bytes, so that a disk is read from front to back
@@ -226,9 +226,14 @@ def _header(path: Path) -> list[Stored]:
     return found
 
 
-def _opened(path: Path) -> Any:  # safetensors' handle has no public type
-    """An open file; the library checks the header and that the tensors cover the file to its last byte."""
+def opened(path: Path) -> Any:  # safetensors' handle has no public type
+    """An open file; the library checks the header and that the tensors cover the file to its last byte.
+
+    Raises WeightsError for one that is damaged, or that cannot be read.
+    """
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError("it is no regular file")
         return safe_open(path, framework="pt", device="cpu")
     except SafetensorError as error:
         size = path.stat().st_size

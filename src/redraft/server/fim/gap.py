@@ -20,7 +20,7 @@ from redraft.server.openai.exchange import aside, reply_with
 from redraft.server.openai.fields import Sampling
 from redraft.server.openai.replies import Json, TextForm, whole_answer
 from redraft.server.openai.request_builder import RequestBuilder
-from redraft.text import StopStrings
+from redraft.stops import StopStrings
 
 ENDS_HERE = "<|endoftext|>"
 """What one editor sends for a suffix that is empty."""

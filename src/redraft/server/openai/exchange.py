@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -31,6 +32,16 @@ from redraft.trace.frames import Frames
 T = TypeVar("T")
 MOST_HEADER = 2_000
 """Characters of the list of ignored keywords."""
+
+
+class Reply(JSONResponse):
+    """Written in a tenth of the time, in which nothing else runs: with log-probabilities a reply may have 20 MB."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return msgspec.json.encode(content)
+        except OverflowError:  # an integer of over 64 bits
+            return super().render(content)
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Exchange:
 
     async def reply(self, whole: Callable[[], Any]) -> Response:
         """A reply made of the finished answers."""
-        said = await self.finish(lambda: JSONResponse(whole(), headers=self.headers))
+        said = await self.finish(lambda: Reply(whole(), headers=self.headers))
         return Response(status_code=GONE) if said is None else said
 
     @property
