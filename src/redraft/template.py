@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import wraps
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from redraft.errors import RequestError, TextError
@@ -30,8 +31,13 @@ MOST_MADE = 2**26
 MOST_BITS = 2**16
 """Of a number."""
 
+MOST_ITERATED = 2**18
+"""Entries of a list, or characters of a text, that are sorted or put into groups, which has no clock."""
+ITERATING = ("dictsort", "groupby", "max", "min", "sort", "sum", "unique")
 NO_FILTERS = ("batch", "center", "format", "pprint", "slice", "urlize", "wordwrap", "xmlattr")
-NO_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format_map", "translate", "to_bytes"})
+NO_METHODS = frozenset(
+    {"center", "ljust", "rjust", "zfill", "expandtabs", "encode", "format_map", "translate", "to_bytes"}
+)
 TICK, JOIN, COUNT = "0tick", "0join", "0count"
 """Names of functions in a template that it cannot spell itself."""
 
@@ -78,6 +84,7 @@ class ChatTemplate:
 
     def render(self, values: Mapping[str, Any]) -> str:
         _RENDERING.until, _RENDERING.left = time.monotonic() + MOST_RENDER_SEC, MOST_MADE
+        _RENDERING.weights = {}
         try:
             return "".join(self._bounded(values))
         except _RefusedError as refusal:
@@ -88,6 +95,7 @@ class ChatTemplate:
             raise TextError(f"{where}: {type(error).__name__}: {error}; correct the template or the messages") from None
         finally:
             _RENDERING.until = _RENDERING.left = float("inf")
+            _RENDERING.weights = {}
 
     def _bounded(self, values: Mapping[str, Any]) -> Iterator[str]:
         left = MOST_RENDERED
@@ -100,9 +108,14 @@ class ChatTemplate:
 
 
 class _Rendering(threading.local):
-    """When the template of this thread has to have ended, and what it may still make."""
+    """When the template of this thread has to have ended, what it may still make, and by their ids the lists that were
+    weighed, which stay as they are: a template cannot change one."""
 
     until = left = float("inf")
+    weights: dict[int, tuple[object, int]]
+
+    def __init__(self) -> None:
+        self.weights = {}
 
 
 _RENDERING = _Rendering()
@@ -115,13 +128,15 @@ def _tick() -> None:
 
 
 def _counted(value: Any) -> Any:
-    """Something that was made, on the account. No list of more than a template may print is ever there, however few
-    objects it is made of: to compare two, or hash one, takes as long as to write them out, and has no clock."""
+    """Something that was made, on the account. Refused if it would print as more than a template may print: to compare
+    or hash it would take as long, and has no clock."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise _RefusedError("a number in it is too large")
     if isinstance(value, str | list | tuple | dict):
         _RENDERING.left -= len(value) * (1 if isinstance(value, str) else 8)
         if _RENDERING.left < 0:
             raise _RefusedError(f"it makes texts of more than {MOST_MADE} characters on the way")
-        _refuse(_weight(value), "list")
+        _refuse(_weight(value), "text" if isinstance(value, str) else "list")
     return value
 
 
@@ -132,19 +147,18 @@ def _refuse(size: float, step: str) -> None:
         raise _RefusedError(f"a {step} in it is too large")
 
 
-def _weight(value: Any, most: int = MOST_RENDERED) -> int:
-    """About the characters of a value's text, or more than `most`: a short list may hold a long text many times."""
+def _weight(value: Any) -> int:
+    """About the characters of a value's text: a short list may hold a long text, or another list, many times."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, Mapping | list | tuple):
         return 1
-    _tick()
-    total = 2
-    for part in (part for pair in value.items() for part in pair) if isinstance(value, Mapping) else value:
-        total += 2 + _weight(part, most - total)
-        if total > most:
-            break
-    return total
+    known = _RENDERING.weights.get(id(value))
+    if known is None:
+        _tick()
+        parts = chain.from_iterable(value.items()) if isinstance(value, Mapping) else value
+        known = _RENDERING.weights[id(value)] = value, 2 + sum(2 + _weight(part) for part in parts)
+    return known[1]
 
 
 def _joined(*parts: Any) -> str:
@@ -158,6 +172,8 @@ def _checked(step: str, value: Any, given: tuple[Any, ...], named: Mapping[str, 
     numbers = [one for one in (*given, *named.values()) if isinstance(one, int)]
     if any(abs(one) > MOST_BITS for one in numbers):
         raise _RefusedError(f"a number for {step} in it is too large")
+    if step in ITERATING and hasattr(value, "__len__"):
+        _refuse(len(value) * (MOST_RENDERED // MOST_ITERATED), "list")
     texts = [_weight(one) for one in (*given, *named.values())]
     if step == "replace":
         _refuse(len(str(value)) + str(value).count(str(given[0]) if given else "") * max(texts, default=0), step)
@@ -183,8 +199,20 @@ def _as_filter(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(run)
     def bounded(*given: Any, **named: Any) -> Any:
+        _tick()
         value = _checked(name, given[ahead], given[ahead + 1 :], named)
         return _counted(run(*given[:ahead], value, *given[ahead + 1 :], **named))
+
+    return bounded
+
+
+def _as_test(run: Callable[..., bool]) -> Callable[..., bool]:
+    """A test of jinja2's, with the clock: a filter may make it of each of many."""
+
+    @wraps(run)
+    def bounded(*given: Any, **named: Any) -> bool:
+        _tick()
+        return run(*given, **named)
 
     return bounded
 
@@ -250,15 +278,15 @@ def _environment() -> Any:  # a jinja2 environment, whose type is not imported a
 
         def _made(self, node: nodes.Literal) -> nodes.Node:
             self.generic_visit(node)
-            made = getattr(node, "ctx", "load") == "load" and any(True for _ in node.find_all(nodes.Name))
-            return _call(COUNT, [node]) if made else node
+            loaded = getattr(node, "ctx", "load") == "load"  # a tuple may be what a loop assigns to
+            return _call(COUNT, [node]) if loaded and node.find(nodes.Name) else node
 
         visit_List = visit_Tuple = visit_Dict = _made  # noqa: N815, jinja2's names
 
     class Bounded(ImmutableSandboxedEnvironment):
         """With a clock in every loop and macro, and an account of everything that is made."""
 
-        intercepted_binops = frozenset({"*", "**", "%", "+"})
+        intercepted_binops = frozenset({"*", "**", "%", "+", "//"})
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = Counting().visit(super()._parse(source, name, filename))
@@ -288,6 +316,7 @@ def _sandbox() -> Any:
     environment.filters["tojson"] = _to_json
     kept = {name: run for name, run in environment.filters.items() if name not in NO_FILTERS}
     environment.filters = {name: _as_filter(name, run) for name, run in kept.items()}
+    environment.tests = {name: _as_test(run) for name, run in environment.tests.items()}
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
     return environment

@@ -17,7 +17,7 @@ import re
 import secrets
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,8 +40,8 @@ LONG_CHARS = 2**16
 _LONG_AT_ONCE = threading.BoundedSemaphore(2)
 """Tokenizing takes 150 times the memory of its text, so of long ones only a few are read at a time."""
 
-MOST_GROWN = 100
-"""Characters that a tokenizer may write for one of a text: where replacements follow each other, they multiply."""
+MOST_GROWN = 1000
+"""Characters that a tokenizer may write for one of a text."""
 
 _TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
@@ -270,11 +270,8 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         tokenizer.no_truncation()  # a file saved while training can have a length limit, which cuts prompts in silence
         tokenizer.no_padding()
         steps = _steps(tokenizer.decoder)
-        if (
-            math.prod(len(step.get("content", " ")) or 1 for step in [*_steps(tokenizer.normalizer), *steps])
-            > MOST_GROWN
-        ):
-            raise TextError(f"{path} writes over {MOST_GROWN} characters for one; fetch the file again")
+        if max(_growth(_steps(tokenizer.normalizer)), _growth(steps)) > MOST_GROWN:
+            raise TextError(f"{path} may write over {MOST_GROWN} characters for one; use another tokenizer")
         tokenizer.encode_batch_fast(["a b"], add_special_tokens=False)  # some faults show only now
     except (KeyboardInterrupt, TextError):
         raise
@@ -290,9 +287,24 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 def _steps(part: Any) -> list[Mapping[str, Any]]:
     """What a normalizer or a decoder does, in order. Its pickle state is the library's only cheap way to read it."""
-    form = json.loads(part.__getstate__()) if part is not None else {}
-    nested = form.get("normalizers") or form.get("decoders")
-    return [form] if form and nested is None else nested or []
+    return [] if part is None else list(_flat(json.loads(part.__getstate__())))
+
+
+def _flat(form: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if form["type"] != "Sequence":
+        yield form
+    for step in form.get("normalizers", form.get("decoders", ())):
+        yield from _flat(step)
+
+
+def _growth(steps: Sequence[Mapping[str, Any]]) -> int:
+    """Most characters that replacements make of one: where one follows another, they multiply. A pattern may match
+    nothing at all, and then all that is written is new."""
+    return math.prod(
+        max(1, len(step.get("content", step.get("prepend", ""))) + (not step.get("pattern", {}).get("String")))
+        for step in steps
+        if step["type"] in ("Replace", "Prepend")
+    )
 
 
 def _is_one_character(pattern: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,10 @@ def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Gen
     assert same(engine.generate(PROMPT, chat=True, seed=7), answer)
 
 
+@pytest.mark.skipif(
+    os.environ.get("ATEN_CPU_CAPABILITY") == "avx2" and torch.cpu._is_amx_tile_supported(),
+    reason="torch 2.13 packs bfloat16 for AMX whatever it is told the processor has, and then finds no AVX-512",
+)
 def test_bfloat16_loads_and_answers(answer: Generation) -> None:
     rounded = redraft.load("nano-sudoku", dtype="bfloat16")
     assert rounded.model.dtype == torch.bfloat16

@@ -17,7 +17,7 @@ from PIL import Image
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig, VisionConfig
-from redraft.images.parts import MOST_PARTS
+from redraft.images.parts import MOST_PARTS, webp_size
 from redraft.images.pixels import STRIP, ImageLimits, fitted_size, load_rgb, prepare, read_picture
 
 SHAPE = VisionConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
@@ -128,8 +128,27 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     """Each goes over the whole picture, in 127 bytes: 236 KB took half a minute."""
     whole = saved(drawn(1000, 1000), "JPEG", progressive=True)
     assert load_rgb(whole).size == (1000, 1000)
-    with pytest.raises(RequestError, match="scans; at most 2000"):
+    with pytest.raises(RequestError, match="scans; at most 1000"):
         load_rgb(whole[:-2] + b"\xff\xda" * 2100 + whole[-2:])
+
+
+@pytest.mark.parametrize(
+    "options", [{"lossless": True}, {"quality": 50}, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"}]
+)
+@pytest.mark.parametrize("size", [(1, 1), (300, 70), (16383, 2)])
+def test_a_webp_image_is_measured_before_it_is_opened(size: tuple[int, int], options: dict[str, Any]) -> None:
+    """34 bytes of 16383x5400 took two gigabytes to open, and over a second in which nothing else ran."""
+    data = saved(drawn(*size), "WEBP", **options)
+    assert webp_size(data) == size == Image.open(io.BytesIO(data)).size
+    with pytest.raises(
+        RequestError, match=f"a WebP image of {size[0]}x{size[1]}; at most {size[0] * size[1] - 1} pixels"
+    ):
+        load_rgb(data, limits=ImageLimits(webp_pixels=size[0] * size[1] - 1))
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\0\0\0\0WEBPVP8X", b"RIFF\0\0\0\0WEBPABCD" + bytes(99)])
+def test_what_is_no_webp_image_has_no_size(data: bytes) -> None:
+    assert webp_size(data) == (0, 0)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

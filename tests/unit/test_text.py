@@ -306,15 +306,27 @@ def test_a_decoder_that_pieces_could_not_reproduce_is_refused(tmp_path: Path, de
                 "type": "Sequence",
                 "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 9,
             },
-            "over 100 characters for one",
+            "over 1000 characters for one",
         ),
+        (
+            "normalizer",
+            {
+                "type": "Sequence",
+                "normalizers": [
+                    {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"Regex": ""}, "content": "b"}]}
+                ]
+                * 14,
+            },
+            "over 1000 characters for one",
+        ),
+        ("normalizer", {"type": "Prepend", "prepend": "a" * 1000}, "over 1000 characters for one"),
         (
             "decoder",
             {
                 "type": "Sequence",
-                "decoders": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 101}, {"type": "Fuse"}],
+                "decoders": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1001}, {"type": "Fuse"}],
             },
-            "over 100 characters for one",
+            "over 1000 characters for one",
         ),
     ],
 )
@@ -425,6 +437,14 @@ def test_a_text_too_long_for_the_model_is_refused_before_it_is_tokenized(text: T
         "{% set l = [['a' * 9999] * 999] %}{{ l * 9999 in [l * 9998] }}",
         "{{ ([[1] * 99] * 9999) | sum(start=[]) | length }}",
         "{{ ([[1] * 99] * 9999) | sum(none, []) | length }}",
+        "{{ ('f' * 16000000) | int(0, 16) // ('f' * 8000000) | int(0, 16) }}",
+        "{{ ([0] * 900000) | select('in', [1] * 1000000) | list }}",
+        "{{ ([range(99999)] * 200000) | map('sum') | list }}",
+        "{{ ('a'.encode() * 16000000) | length }}",
+        "{{ ('ab' * 8000000) | sort | length }}",
+        "{{ ('ab ' * 5000000) | groupby(0) | list }}",
+        "{{ ('ab' * 8000000) | map('length') | sum }}",
+        "{{ ([1] * 900000) | sort(attribute='a,b,c') | length }}",
     ],
 )
 def test_an_endless_template_ends(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,6 +458,16 @@ def test_an_endless_template_ends(tmp_path: Path, body: str, monkeypatch: pytest
         read_text(folder, build_config()).chat(CONVERSATIONS[0])
     assert peak_here_mib() - before < 700
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("step", ["n.l + [m]", "messages[loop.index0:] | selectattr('role') | list"])
+def test_a_loop_over_a_long_conversation_is_no_endless_one(tmp_path: Path, step: str) -> None:
+    """Lists were weighed whole, again and again."""
+    body = (
+        "{% set n = namespace(l=[]) %}{% for m in messages %}{% set n.l = " + step + " %}{% endfor %}{{ n.l | length }}"
+    )
+    text = read_text(write_checkpoint(tmp_path, template=body), build_config())
+    assert text.render([{"role": "user", "content": "a"}] * 1000) in ("1000", "1")
 
 
 def test_what_templates_join_is_what_jinja2_joins(tmp_path: Path) -> None:

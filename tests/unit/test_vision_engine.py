@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import encode_prompt, run_alone
 from redraft.engine.vision import Vision
 from redraft.errors import RequestError, UnsatisfiedError, WeightsError
+from redraft.images.messages import GivenImage
 from redraft.images.prompt import Prompt
 from redraft.model.rows import Mode, SoftTokens, Span
 from redraft.operations.engine import Engine
@@ -239,6 +241,28 @@ def test_bad_images_are_refused_by_their_part(engine: Engine, messages: list[dic
     with pytest.raises(RequestError, match=said):
         engine.resolve(Request(messages, SMALL))
     assert not vision_of(engine).is_loaded
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "said"),
+    [
+        ("MOST_SCANNED", 15 * 10**4, "image b is a JPEG of .* scans; at most"),
+        ("MOST_PIXELS", 15_000, "image b is 100x100"),
+    ],
+)
+def test_the_images_of_a_prompt_share_what_they_may_take(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, name: str, most: int, said: str
+) -> None:
+    """Each within its own bound, twenty of them took forty seconds."""
+    monkeypatch.setattr(f"redraft.engine.vision.{name}", most)
+    file = io.BytesIO()
+    drawn(100, 100).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    given = [GivenImage(f"image {part}", data) for part in "ab"]
+    tokens = engine.chat_prompt(asking(data, "what?"))
+    assert tokens.tokens
+    with pytest.raises(RequestError, match=said):
+        vision_of(engine).place(tokens.tokens, given)
 
 
 def test_a_text_that_spells_the_image_token_makes_no_place(engine: Engine) -> None:

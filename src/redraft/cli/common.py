@@ -135,7 +135,7 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
     if file is not None:
         try:
             with file.open("rb") as opened:
-                raw = bounded(opened)
+                raw = bounded(opened, str(file))
         except OSError as error:
             raise RequestError(f"{file} cannot be read: {error.strerror}") from None
         return _text(raw, str(file))
@@ -143,7 +143,7 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
         return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
-    return _text(bounded(sys.stdin.buffer), "stdin")
+    return _text(bounded(sys.stdin.buffer, "stdin"), "stdin")
 
 
 def image_flag(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -189,10 +189,10 @@ def print_json(value: object) -> None:
     print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
 
 
-def bounded(file: BinaryIO) -> bytes:
+def bounded(file: BinaryIO, name: str) -> bytes:
     """All of a file that a user named, which may be a pipe. Raises RequestError for one that has no end."""
     if len(found := file.read(MOST_READ + 1)) > MOST_READ:
-        raise RequestError(f"{file.name} has over {MOST_READ} bytes, more than any context holds; give less")
+        raise RequestError(f"{name} has over {MOST_READ} bytes, more than any context holds; give less")
     return found
 
 

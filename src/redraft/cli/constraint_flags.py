@@ -81,7 +81,7 @@ def _is_file(path: Path) -> bool:
 def _read(path: Path, flag: str) -> str:
     try:
         with path.open("rb") as file:
-            return decoded(bounded(file), f"{flag} {path}")
+            return decoded(bounded(file, str(path)), f"{flag} {path}")
     except OSError as error:
         raise RequestError(f"{flag} {path} cannot be read: {error.strerror}") from None
 

@@ -6,6 +6,7 @@ picture ──► soft tokens, kept by the digest of its pixels                w
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,9 +16,11 @@ from pathlib import Path
 import torch
 
 from redraft.config import ModelConfig
+from redraft.constraints.compile.limits import Turns
 from redraft.errors import ConfigError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
+from redraft.images.parts import scans
 from redraft.images.pixels import LIMITS, ImageLimits, Picture, load_rgb, prepare
 from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
@@ -25,7 +28,8 @@ from redraft.model.vision import VisionTower
 from redraft.shapes import Float, Tensor
 from redraft.weights.vision import load_vision
 
-MOST_PIXELS = 4 * LIMITS.num_pixels  # of all images of a prompt, as they are sent
+MOST_PIXELS, MOST_SCANNED = 4 * LIMITS.num_pixels, 4 * LIMITS.num_scanned
+"""Of all images of a prompt, as they are sent."""
 KEPT_BYTES = 64 * 2**20
 """Soft tokens that are kept: some forty images of the 26B model's largest size."""
 
@@ -48,7 +52,7 @@ class Vision:
         self._tower: VisionTower | None = None
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         # One image at a time is decoded or encoded: the pixels of a large one take more than its request does else.
-        self._decoding, self._encoding = threading.Lock(), threading.Lock()
+        self._decoding, self._encoding = Turns(), threading.Lock()
 
     @cached_property
     def config(self) -> ImageConfig:
@@ -68,18 +72,25 @@ class Vision:
 
         Raises RequestError for an image that cannot be used, ConfigError and WeightsError for a tower that cannot be.
         """
-        pictures, left = [], MOST_PIXELS
+        pictures, pixels, scanned = [], MOST_PIXELS, MOST_SCANNED
         for one in given:
-            with self._decoding:
-                limits = ImageLimits(num_pixels=min(LIMITS.num_pixels, left))
-                image = load_rgb(one.image, part=one.part, limits=limits)
-                left -= image.width * image.height
-                pictures.append(prepare(image, self.config, part=one.part))
+            limits = ImageLimits(
+                num_pixels=min(LIMITS.num_pixels, pixels), num_scanned=min(LIMITS.num_scanned, scanned)
+            )
+            picture, size = self._decode(one, limits)
+            pictures.append(picture)
+            pixels, scanned = pixels - size, scanned - size * scans(one.image)
         placed, runs = place_images(tokens, [picture.num_tokens for picture in pictures], self.config)
         with self._encoding:
             self._load()
         images = zip(runs, pictures, strict=True)
         return Prompt(tuple(placed), tuple(PlacedImage(run, picture, self.encode) for run, picture in images))
+
+    def _decode(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
+        """An image for the tower, and its pixels as it was sent. Callers take turns, image by image."""
+        with self._decoding.turn(secrets.token_hex(), counted=False):
+            image = load_rgb(one.image, part=one.part, limits=limits)
+            return prepare(image, self.config, part=one.part), image.width * image.height
 
     @torch.inference_mode()
     def encode(self, picture: Picture) -> Float[Tensor, "tokens hidden"]:

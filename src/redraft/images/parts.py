@@ -10,8 +10,8 @@ from PIL.JpegImagePlugin import MARKER
 
 MOST_PARTS = 10_000
 """Segments of a JPEG in front of its first scan, or chunks of a PNG."""
-MOST_SCANNED = 2 * 10**9
-"""Pixels times scans of a JPEG, which take a second or two. Ordinary files have one scan, or about ten."""
+MOST_SCANNED = 10**9
+"""Pixels times scans of a JPEG, which take about a second. Ordinary files have one scan, or about ten."""
 
 
 def too_many_parts(data: bytes) -> bool:
@@ -21,14 +21,24 @@ def too_many_parts(data: bytes) -> bool:
     return data.startswith(b"\x89PNG") and _chunks(data) > MOST_PARTS
 
 
-def most_scans(width: int, height: int) -> int:
-    """How many scans a JPEG of this size may have."""
-    return max(MOST_SCANNED // max(width * height, 1), 1)
+def scans(data: object) -> int:
+    """Scans of a JPEG, or more: within a scan's own bytes its mark cannot occur, in other parts it can. 0 for what is
+    no JPEG's bytes."""
+    return data.count(b"\xff\xda") if isinstance(data, bytes) and data.startswith(b"\xff\xd8") else 0
 
 
-def scans(data: bytes) -> int:
-    """Scans of a JPEG, or more: within a scan's own bytes its mark cannot occur, in other parts it can."""
-    return data.count(b"\xff\xda")
+def webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height of a WebP file, by its first chunk (RFC 9649); 0 and 0 for what is none. Pillow asks for
+    the memory of three copies of a picture as soon as such a file is opened."""
+    kind, body = data[12:16], data[20:30]
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(body) < 10:
+        return 0, 0
+    if kind == b"VP8X":
+        return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
+    if kind == b"VP8L":
+        both = int.from_bytes(body[1:5], "little")
+        return (both & 0x3FFF) + 1, (both >> 14 & 0x3FFF) + 1
+    return int.from_bytes(body[6:8], "little") & 0x3FFF, int.from_bytes(body[8:10], "little") & 0x3FFF
 
 
 def _segments(data: bytes) -> int:

@@ -21,7 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig
-from redraft.images.parts import MOST_PARTS, most_scans, scans, too_many_parts
+from redraft.images.parts import MOST_PARTS, MOST_SCANNED, scans, too_many_parts, webp_size
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 Given = str | Path | bytes | Image.Image
@@ -30,10 +30,14 @@ Given = str | Path | bytes | Image.Image
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """Limits of one image. `num_pixels` counts the image as sent; the default is Pillow's own limit."""
+    """Limits of one image. `num_pixels` counts the image as sent; the default is Pillow's own limit. `webp_pixels` are
+    fewer: while Pillow decodes such a file, no other thread runs. `num_scanned` are pixels times scans of a JPEG, of
+    which one scan is always allowed."""
 
     num_bytes: int = 32 * 2**20
     num_pixels: int = 89_478_485
+    webp_pixels: int = 2**25
+    num_scanned: int = MOST_SCANNED
 
 
 LIMITS = ImageLimits()
@@ -108,6 +112,9 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
         raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
     if too_many_parts(data):
         raise RequestError(f"{part} is a file of over {MOST_PARTS} parts; save the image again")
+    width, height = webp_size(data)
+    if width * height > (most := min(limits.num_pixels, limits.webp_pixels)):
+        raise RequestError(f"{part} is a WebP image of {width}x{height}; at most {most} pixels, so make it smaller")
     try:
         image = Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as error:
@@ -115,7 +122,7 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
     except Exception as error:  # a parser of untrusted bytes can raise anything
         raise RequestError(_unreadable(part, data, error)) from None
     with image:
-        if image.format in ("JPEG", "MPO") and scans(data) > (most := most_scans(*image.size)):
+        if scans(data) > (most := max(1, limits.num_scanned // max(1, image.width * image.height))):
             raise RequestError(f"{part} is a JPEG of {scans(data)} scans; at most {most} of its size, so save it again")
         return _decode(image, part, limits)
 

@@ -78,7 +78,13 @@ class GgufSource(WeightSource):
             names = ", ".join(path.name for path in files)
             raise WeightsError(f"{folder} holds {len(files)} GGUF files ({names}); give a folder with one whole file")
         self.folder, self.path = folder, files[0]
-        self._entries = {released_name(one.name): one for one in _read(self.path) if one.name not in _DERIVED}
+        self._entries: dict[str, _Entry] = {}
+        for one in _read(self.path):
+            name = released_name(one.name)
+            if name in self._entries:
+                raise WeightsError(f"{self.path} is damaged (it has {name} twice, once as {one.name}); fetch it again")
+            if one.name not in _DERIVED:
+                self._entries[name] = one
         self.tensors = {
             name: Stored(name, tuple(reversed(one.shape)), "F32", self.path) for name, one in self._entries.items()
         }
@@ -123,7 +129,12 @@ class GgufSource(WeightSource):
         from gguf import dequantize
 
         one = self._entries[name]
-        values = dequantize(one.data, one.tensor_type)
+        try:
+            values = dequantize(one.data, one.tensor_type)
+        except NotImplementedError:
+            raise WeightsError(
+                f"{self.path}: {one.name} has the format {one.tensor_type.name}, which the gguf package does not decode"
+            ) from None
         values = values if values.flags.writeable else values.copy()  # plain numbers are the file itself
         return torch.from_numpy(values).reshape(self.tensors[name].shape)
 
@@ -191,10 +202,10 @@ class _Entry:
         block, size = GGML_QUANT_SIZES[self.tensor_type]
         if not shape or shape[0] % block:
             raise ValueError(f"{name} has rows of {shape[0] if shape else 0}, which are no blocks of {block}")
-        self._form = (*reversed(shape[1:]), shape[0] // block * size)
-        self.n_bytes = math.prod(self._form)
+        self._byte_shape = (*reversed(shape[1:]), shape[0] // block * size)
+        self.n_bytes = math.prod(self._byte_shape)
 
-    def place(self, file: mmap.mmap, start: int) -> None:
+    def set_start(self, file: mmap.mmap, start: int) -> None:
         """Raises ValueError if the file ends before the tensor does."""
         if start + self.n_bytes > len(file):
             raise ValueError(f"{self.name} claims {self.n_bytes} bytes from byte {start} of {len(file)}")
@@ -203,15 +214,16 @@ class _Entry:
     @property
     def data(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Its bytes, as the package decodes them."""
-        return np.frombuffer(self._file, np.uint8, self.n_bytes, self.start).reshape(self._form)
+        return np.frombuffer(self._file, np.uint8, self.n_bytes, self.start).reshape(self._byte_shape)
 
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of the kinds of numbers in a file's metadata."""
 _UINT32, _TEXT, _LIST = 4, 8, 9
 _MOST_AXES = 4
-_MOST_TEXTS = 2**22
-"""Of a list: a vocabulary's merges are half a million."""
+_MOST_KEYS, _MOST_CHARS, _MOST_ENTRIES, _DEEPEST = 2**16, 2**26, 2**22, 4
+"""Of keys and of tensors; of one text; of a list's texts, where a vocabulary's merges are half a million; of lists in
+lists."""
 
 
 class _Head:
@@ -229,11 +241,14 @@ class _Head:
         magic, version = self._bytes(4), self._number(4)
         tensors, keys = self._number(8), self._number(8)
         if magic != b"GGUF" or version not in (2, 3):
-            raise ValueError(f"it begins with {magic!r} and has version {version}; supported: GGUF 2 and 3")
-        said: dict[str, object] = {}
+            order = " in the other byte order" if version in (2 << 24, 3 << 24) else ""
+            raise ValueError(f"it begins with {magic!r} and has version {version}{order}; supported: GGUF 2 and 3")
+        if max(tensors, keys) > _MOST_KEYS:
+            raise ValueError(f"{tensors} tensors and {keys} keys; at most {_MOST_KEYS} of each")
+        metadata: dict[str, object] = {}
         for _ in range(keys):
             name = self._text()
-            said[name] = self._value(self._number(4))
+            metadata[name] = self._value(self._number(4))
         placed: dict[str, tuple[_Entry, int]] = {}
         for _ in range(tensors):
             name = self._text()
@@ -243,12 +258,12 @@ class _Head:
             if name in placed:
                 raise ValueError(f"it has {name} twice")
             placed[name] = _Entry(name, shape, self._number(4)), self._number(8)
-        step = said.get("general.alignment", 32)
+        step = metadata.get("general.alignment", 32)
         if not isinstance(step, int) or step < 1 or step & (step - 1):
             raise ValueError(f"an alignment of {step!r}")
         for entry, offset in placed.values():
-            entry.place(self._data, -(-self._at // step) * step + offset)
-        return said.get("general.architecture"), [entry for entry, _ in placed.values()]
+            entry.set_start(self._data, -(-self._at // step) * step + offset)
+        return metadata.get("general.architecture"), [entry for entry, _ in placed.values()]
 
     def _take(self, count: int) -> int:
         start = self._at
@@ -265,7 +280,9 @@ class _Head:
         return int.from_bytes(self._bytes(size), "little")
 
     def _text(self) -> str:
-        return self._bytes(self._number(8)).decode()
+        if (size := self._number(8)) > _MOST_CHARS:
+            raise ValueError(f"a text of {size} bytes at byte {self._at}")
+        return self._bytes(size).decode(errors="replace")
 
     def _value(self, kind: int) -> object:
         """A text or a whole number; None for what nothing here needs."""
@@ -281,12 +298,15 @@ class _Head:
             raise ValueError(f"a value of kind {kind} at byte {self._at}")
         return None
 
-    def _skip_list(self, kind: int, count: int) -> None:
+    def _skip_list(self, kind: int, count: int, deep: int = 1) -> None:
         if kind in _SIZES:
             self._take(count * _SIZES[kind])
-        elif kind == _TEXT and count <= _MOST_TEXTS:
+        elif kind == _TEXT and count <= _MOST_ENTRIES:
             for _ in range(count):
                 self._take(self._number(8))
+        elif kind == _LIST and count <= _MOST_ENTRIES and deep < _DEEPEST:
+            for _ in range(count):
+                self._skip_list(self._number(4), self._number(8), deep + 1)
         else:
             raise ValueError(f"a list of {count} values of kind {kind} at byte {self._at}")
 

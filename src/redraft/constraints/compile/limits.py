@@ -181,7 +181,7 @@ def _left() -> float | None:
 
 
 def _late() -> DeadlineError:
-    return DeadlineError("the time was up while the constraint waited for others")
+    return DeadlineError("the time was up while it waited for the turns of others")
 
 
 TURNS = Turns()

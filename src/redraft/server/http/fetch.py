@@ -51,8 +51,8 @@ class Fetcher:
     def fetch(self, url: str, part: str) -> bytes:
         """What a URL has, on a thread that may wait. Raises RequestError, which begins with the `part`'s name."""
         where, host, port = self._checked(url, part)
-        address = self._resolved(host, port, part)
         began, data, links = time.monotonic(), bytearray(), list[socket.socket]()
+        address = self._resolved(host, port, part)  # in its own time, which counts
         timeout = httpx2.Timeout(self.seconds / 2)  # of each wait; together they have `seconds`
         headers = {"host": where.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
 
@@ -60,7 +60,7 @@ class Fetcher:
             if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
                 links.append(of["return_value"].get_extra_info("socket"))
 
-        alarm = threading.Timer(self.seconds, _shut, [links])
+        alarm = threading.Timer(began + self.seconds - time.monotonic(), _shut, [links])
         alarm.start()
         try:
             with (

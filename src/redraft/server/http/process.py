@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -98,6 +99,7 @@ def run(app: ASGIApp, service: Service | Relay, host: str, port: int, begun: Beg
     Raises RequestError for an address that cannot be had, and the failure of the service.
     """
     listening = listen(host, port)
+    warnings.filterwarnings("ignore", module="PIL")  # one image can make 65,000 of them, which Python would keep
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
         app,

@@ -35,7 +35,7 @@ MOST_HEADER = 2_000
 
 
 class Reply(JSONResponse):
-    """Written in a tenth of the time, in which nothing else runs: with log-probabilities a reply may have 20 MB."""
+    """Written by msgspec, ten times faster than json: with log-probabilities a reply may have 20 MB."""
 
     def render(self, content: Any) -> bytes:
         try:
