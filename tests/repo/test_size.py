@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 740,
     "model/gpu": 1_815,
     "weights": 3_315,
-    "constraints": 6_265,
+    "constraints": 6_275,
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,

@@ -79,6 +79,16 @@ def test_whatever_fails_in_reading_it_is_compiled_anew(
     assert counted == ["schema", "schema"]
 
 
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, counted: list[str]) -> None:
+    ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
+    assert counted == ["schema"] * 2
+    assert path.is_file()
+
+
 def test_a_file_in_the_place_of_another_is_never_used(tmp_path: Path) -> None:
     """It gave an invalid answer without an error."""
     sources = [choices_source(["yes"]), choices_source(["no"])]

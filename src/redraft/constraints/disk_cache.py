@@ -63,6 +63,8 @@ def read_entry(folder: Path, key: str) -> Entry | None:
     """The entry of a key; None if there is none that is whole and of just that key."""
     try:
         path = path_of(folder, key)
+        if not path.is_file():  # a pipe would be waited for
+            return None
         data = path.read_bytes()
         with suppress(OSError):  # it may be somebody else's, who lets it be read
             os.utime(path)
