@@ -190,6 +190,20 @@ def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
         ),
         ("/v1/chat/completions", {"messages": TURN, "tools": [{"function": {"name": "f"}}]}, "tools"),
         ("/v1/chat/completions", {"messages": TURN, "canvas": {"width": 9999}}, "canvas.width"),
+        *(
+            (
+                path,
+                {given: TURN if given == "messages" else "a", most: tokens, "canvas": {"width": width}},
+                "canvas.width",
+            )
+            for path, given, most in (
+                ("/v1/chat/completions", "messages", "max_tokens"),
+                ("/v1/completions", "prompt", "max_tokens"),
+                ("/v1/responses", "input", "max_output_tokens"),
+            )
+            for width in (0, -1)
+            for tokens in (8, 5000)
+        ),
         ("/v1/chat/completions", {"messages": TURN, "canvas": {"accept": ["nothing"]}}, "canvas.accept"),
         ("/v1/chat/completions", {"messages": TURN, "grammar": 'root ::= ("a"'}, "grammar"),
     ],

@@ -111,11 +111,11 @@ class RequestBuilder:
 
         def fits(tokens: int) -> bool:
             width = 1 if options.causal else canvas_width(replace(options, max_tokens=tokens), self.engine.config)
-            return tokens > 0 and -(-tokens // width) * width <= free
+            return tokens > 0 and width > 0 and -(-tokens // width) * width <= free
 
         if not self.settings.clip or free < 1 or not asked or (asked <= free and fits(asked)):
             return options
-        widths = (1,) if options.causal else (options.canvas or model.canvas_length, *WIDTHS)
+        widths = (1,) if options.causal else (max(1, options.canvas or model.canvas_length), *WIDTHS)
         most = max((tokens for width in widths if fits(tokens := min(asked, free // width * width))), default=asked)
         return replace(options, max_tokens=most, min_tokens=min(options.min_tokens, most))
 
