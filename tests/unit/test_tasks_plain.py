@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 from datetime import date, datetime
 from itertools import islice, pairwise
 from pathlib import Path
@@ -41,6 +44,20 @@ def test_a_right_answer_is_exact_and_another_examples_is_not(task: Task) -> None
     assert not any(task.score(one, other.answer).exact for one, other in others if one.answer != other.answer)
     for odd in ("", "{", "null", '{"a":1}', "[[[", "\x00"):
         assert not task.score(examples[0], odd).exact
+
+
+def test_examples_are_the_same_in_every_process() -> None:
+    """A set of strings has another order in each process: fillings differed from run to run."""
+    drawn = (
+        "from itertools import islice; from redraft.tasks import task;"
+        f"print([list(islice(task(name).examples('train', 3), 150)) for name in {PLAIN}])"
+    )
+    found = [
+        subprocess.run([sys.executable, "-c", drawn], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
+        for seed in ("1", "2")
+    ]
+    assert found[0].stdout, found[0].stderr
+    assert found[0].stdout == found[1].stdout
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -243,7 +243,7 @@ def _many(rng: Random, split: str) -> Example | None:
     for each in texts:
         parts = []
         for field in by_name.values():
-            role = next((name for name in held if _named(name, field.name)), None)
+            role = next((name for name in sorted(held) if _named(name, field.name)), None)
             value = each.values.get(role) if role is not None else None
             if value is not None and field.kind not in value.forms:
                 return None

@@ -61,7 +61,8 @@ def _sentence(made: Sentences, domain: str, rng: Random) -> tuple[str, str] | No
     if not forms:
         return None
     form = rng.choice(forms).replace("{a ", "{")
-    names = {role: name_of(role, sorted(roles_of(form)), made, rng, 0) for role in roles_of(form)}
+    held = sorted(roles_of(form))  # a set's order is another in each process
+    names = {role: name_of(role, held, made, rng, 0) for role in held}
     if None in names.values() or len(set(names.values())) < len(names):
         return None
     template, answer = form, form
