@@ -1,7 +1,7 @@
 """Measures how many forwards right answers take: exact shares after 1, 2, 4, 8 of them, and under halting rules.
 
     python bench/forwards.py --count 300 --seed 7000 --record bench/records/forwards-nano-sudoku.json
-    python bench/forwards.py --model nano-sudoku --model runs/nano-finish --record FILE
+    python bench/forwards.py --model nano-sudoku --model runs/nano-sudoku-finish --record FILE
 
 Every example is answered once, on the canvases of the preset `fast`, by a canvas that does not stop before all rules
 have said so; each rule is asked along the way. That is the same as an answer under each, because a halting rule decides

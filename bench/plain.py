@@ -1,7 +1,7 @@
 """Measures a model on sentences that people write: what it extracts, edits, repairs and fills in, and what it copies.
 
-    python bench/plain.py --model runs/nano-plain --count 300 --record bench/records/plain-nano.json
-    python bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
+    python bench/plain.py --model runs/nano --count 300 --record bench/records/plain-nano.json
+    python bench/plain.py --run runs/nano --count 40 --show 10        a run that has not ended
 
 Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
 apart and never trained on), `strangers` (fifty sentences as a stranger types them), `elsewhere` (texts that say nothing
@@ -225,7 +225,7 @@ def export(run: Path, folder: Path) -> None:
     from redraft.tune.recipe import read_recipe
     from redraft.tune.train import averaged
 
-    recipe = read_recipe(ROOT / "recipes" / "nano-plain.toml")
+    recipe = read_recipe(ROOT / "recipes" / "nano.toml")
     base = read_base(recipe, folder)
     saved = torch.load(run / "training-state.pt", map_location="cpu", weights_only=True)
     base.save(averaged(base, saved["average"]), folder)

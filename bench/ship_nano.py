@@ -1,6 +1,6 @@
 """Puts a checkpoint into the package as nano: weights in float32, tokenizer, settings. Records and pages are next.
 
-    python bench/ship_nano.py runs/nano-plain
+    python bench/ship_nano.py runs/nano
 
 float32, because only there an answer is the same alone and in a batch, and on most processors; numbers trained in
 bfloat16 are the same in it. What was measured of other weights (dial, belief) is removed.

@@ -1,4 +1,5 @@
-"""Conversations of two or three questions, each of a built-in task and none about another: what `nano-turns.toml` adds.
+"""Conversations of two or three questions, each of a built-in task and none about another: what
+`nano-sudoku-turns.toml` adds.
 
 A model that saw only single questions takes a second one for a continuation of the first.
 """

@@ -87,13 +87,13 @@ def test_the_readmes_commands_run_outside_a_clone(installed: Path, tmp_path: Pat
 def test_a_recipe_is_found_by_its_name_outside_a_clone(installed: Path, tmp_path: Path) -> None:
     """By reading it: a run would take minutes. The generator of a recipe is found, too."""
     listed = ran(installed / "redraft", "tune", "--help", folder=tmp_path)
-    assert "nano-first" in listed
+    assert "nano-sudoku-first" in listed
     program = (
         "from pathlib import Path; from redraft.tune.recipe import read_recipe; from redraft.tune.sources import _load;"
-        "recipe = read_recipe(Path('nano-turns'));"
+        "recipe = read_recipe(Path('nano-sudoku-turns'));"
         "print(recipe.name, *(_load(one).__name__ for one in recipe.data.generators))"
     )
-    assert ran(installed / "python", "-c", program, folder=tmp_path) == "nano-turns conversations\n"
+    assert ran(installed / "python", "-c", program, folder=tmp_path) == "nano-sudoku-turns conversations\n"
 
 
 @pytest.mark.slow

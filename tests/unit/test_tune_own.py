@@ -267,8 +267,8 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
 def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "tiny", tiny_config())
     shutil.copy(read_folder("nano-sudoku") / "tokenizer.json", tmp_path / "tiny")
-    text = (Path(__file__).resolve().parents[2] / "recipes" / "nano-second.toml").read_text()
-    (tmp_path / "nano.toml").write_text(text.replace("runs/nano-first", str(tmp_path / "tiny")))
+    text = (Path(__file__).resolve().parents[2] / "recipes" / "nano-sudoku-second.toml").read_text()
+    (tmp_path / "nano.toml").write_text(text.replace("runs/nano-sudoku-first", str(tmp_path / "tiny")))
     with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
         train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out")
 

@@ -22,7 +22,7 @@ The folder receives the checkpoint, training-log.jsonl with a row for every step
 Where the start is nano or nano-sudoku, its tasks are asked again at the end, and what was forgotten is named.
 
 examples:
-  redraft tune nano-first --out runs/nano-first
+  redraft tune nano --out runs/nano
   redraft tune my-task.toml --out runs/my-task
   torchrun --standalone --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
   redraft generate --model runs/my-task --chat "..."
