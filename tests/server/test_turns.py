@@ -168,7 +168,7 @@ def test_images_of_a_request_are_fetched_once_and_have_a_bound_together(
     with pytest.raises(RequestError, match="context is"):
         _work(service, Responses(input=[item(i) for i in range(3)] * 6, truncation="auto"))
     assert sorted(asked) == [f"http://images.example/{i}" for i in range(3)]
-    with pytest.raises(RequestError, match=r"messages\[3\].content\[0\] has more than 0 bytes"):
+    with pytest.raises(RequestError, match=r"input\[3\].content\[0\] has more than 0 bytes"):
         _work(service, Responses(input=[item(i) for i in range(4)]))
 
 

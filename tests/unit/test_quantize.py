@@ -118,9 +118,9 @@ def test_a_target_that_exists_and_a_packed_source_are_refused(plain: Path, tmp_p
     with pytest.raises(WeightsError, match="exists; give the name of a folder that does not"):
         quantize_checkpoint(plain, folder, PLANS["int4"])
     with pytest.raises(WeightsError, match="is packed already"):
-        quantize_checkpoint(folder, tmp_path / "twice", PLANS["int4"])
+        quantize_checkpoint(folder, tmp_path / "twice", PLANS["int8"])
     with pytest.raises(WeightsError, match="is packed already; plan int8 needs"):
-        load_model(folder, plan=PLANS["int4"])
+        load_model(folder, plan=PLANS["int8"])
 
 
 def test_two_of_one_new_folder_do_not_mix(plain: Path, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_no_line_of_a_trace_is_read_without_end(tmp_path: Path, monkeypatch: pyt
     path.write_bytes(in_bytes(lines))
     read_trace(path)
     path.write_bytes(in_bytes(lines) + b" " * 10**6)
-    with pytest.raises(TraceError, match="line 7 of .* cannot be used: it has over"):
+    with pytest.raises(TraceError, match=r"line 7 of .* cannot be used: it has over"):
         read_trace(path)
 
 
