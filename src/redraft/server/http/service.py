@@ -17,9 +17,8 @@ from starlette.requests import Request
 
 from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, GONE, PREPARING, UNTIL, time_limit
 from redraft.engine.scope import CancelScope, Observer
-from redraft.errors import DeadlineError, RedraftError, awaited
+from redraft.errors import RedraftError, awaited
 from redraft.operations.engine import Engine
-from redraft.server.http.errors import GONE as LEFT
 from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import Entrance
 from redraft.server.http.metrics import Metrics
@@ -81,10 +80,6 @@ class Service:
         try:
             running = asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(timed))
             return await (running if request is None else unless_gone(request, running, leave))
-        except DeadlineError:
-            if left.is_set():
-                raise ApiError(LEFT, "the client left") from None
-            raise
         finally:
             self._working -= 1
 
