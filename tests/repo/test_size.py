@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_560, TESTS: 30_060}
+WHOLE_WALLS = {SOURCE: 44_660, TESTS: 30_270}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -17,12 +17,12 @@ PART_WALLS = {
     "core": 10_240,
     "images": 740,
     "model/gpu": 1_815,
-    "weights": 3_315,
-    "constraints": 6_275,
+    "weights": 3_325,
+    "constraints": 6_310,
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,
-    "server": 5_850,
+    "server": 5_925,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
@@ -119,6 +121,21 @@ def test_a_target_that_exists_and_a_packed_source_are_refused(plain: Path, tmp_p
         quantize_checkpoint(folder, tmp_path / "twice", PLANS["int8"])
     with pytest.raises(WeightsError, match="is packed already; plan int8 needs"):
         load_model(folder, plan=PLANS["int8"])
+
+
+def test_two_of_one_new_folder_do_not_mix(plain: Path, tmp_path: Path) -> None:
+    """The second emptied the folder of the first, or was refused by the system's words for it."""
+    stage = tmp_path / ".packed.quantizing"
+    stage.mkdir()
+    handle = os.open(stage, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as the first one holds it
+    (stage / "half").touch()
+    with pytest.raises(CallerError, match="packed is being written by another program; name another place"):
+        quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
+    assert (stage / "half").exists()
+    os.close(handle)
+    quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
+    assert not (tmp_path / "packed" / "half").exists()
 
 
 def test_modelopt_files_are_read(plain: Path, tmp_path: Path) -> None:

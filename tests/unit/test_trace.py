@@ -187,6 +187,18 @@ def test_what_is_no_trace_is_refused_with_its_line(
         read_trace(path)
 
 
+def test_no_line_of_a_trace_is_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines behind the first had no bound: a file of 3 GB without a line break was read whole."""
+    path = tmp_path / "a.jsonl"
+    lines = good(path)
+    monkeypatch.setattr("redraft.trace.file.MOST_LINE_BYTES", max(map(len, lines)) + 2)
+    path.write_bytes(in_bytes(lines))
+    read_trace(path)
+    path.write_bytes(in_bytes(lines) + b" " * 10**6)
+    with pytest.raises(TraceError, match=r"line 7 of .* cannot be used: it has over"):
+        read_trace(path)
+
+
 READER = """
 const source = Buffer.from(process.argv[1], "base64").toString();
 const { readTrace } = await import("data:text/javascript," + encodeURIComponent(source));

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from redraft.config import ModelConfig
-from redraft.constraints.compile.limits import Turns
+from redraft.constraints.compile.limits import PREPARING, Turns
 from redraft.errors import ConfigError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
@@ -52,7 +52,7 @@ class Vision:
         self._tower: VisionTower | None = None
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         # One image at a time is decoded or encoded: the pixels of a large one take more than its request does else.
-        self._decoding, self._encoding = Turns(), threading.Lock()
+        self._decoding, self._encoding = Turns(around=PREPARING), threading.Lock()
 
     @cached_property
     def config(self) -> ImageConfig:

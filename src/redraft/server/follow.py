@@ -52,7 +52,7 @@ async def followed(
 ) -> Chunks:
     """The chunks of some work with an engine in a scope that the follower observes. Raises as the work does."""
     frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-    running = asyncio.ensure_future(service_of(request).on_thread(request, work, engine))
+    running = asyncio.ensure_future(service_of(request).on_thread(request, work, engine, in_turn=False))
 
     def over(task: asyncio.Future[Any]) -> None:
         task.cancelled() or task.exception()  # read, so that asyncio does not log it

@@ -13,7 +13,8 @@ from redraft.files import lock
 from redraft.trace.lines import VERSION, Begun, Header, Line
 from redraft.trace.recording import Recording, Trace
 
-MOST_HEADER_BYTES = 2**20
+MOST_HEADER_BYTES, MOST_LINE_BYTES = 2**20, 2**28
+"""Of the first line, and of each other: the longest are a prompt, and a step of the widest canvas."""
 
 
 class TraceFile:
@@ -75,8 +76,10 @@ def read_trace(path: Path) -> Trace:
     try:
         with path.open("rb") as file:
             header = _header(path, file.readline(MOST_HEADER_BYTES))
-            for number, line in enumerate(file, start=2):
+            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=2):
                 try:
+                    if len(line) == MOST_LINE_BYTES:
+                        raise ValueError(f"it has over {MOST_LINE_BYTES} bytes")
                     _take(recordings, msgspec.json.decode(line, type=Line))
                 except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
                     raise TraceError(f"line {number} of {path} cannot be used: {error}") from None

@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
-from redraft.files import copy_files, write_json
+from redraft.files import copy_files, lock, write_json
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -112,10 +112,12 @@ def quantize_checkpoint(
     stage = target.parent / f".{target.name}.quantizing"
     making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)}
     try:
-        done = _resume(stage, making)
-        errors = _write_all(stage, source, shards, done, progress)
-        _write_rest(stage, folder, plan, packed, errors, shards)
-        os.replace(stage, target)
+        stage.mkdir(parents=True, exist_ok=True)
+        with _alone(stage, target):
+            done = _resume(stage, making)
+            errors = _write_all(stage, source, shards, done, progress)
+            _write_rest(stage, folder, plan, packed, errors, shards)
+            os.replace(stage, target)
     except OSError as failure:
         if failure.errno in _MISPLACED:
             raise WeightsError(f"{target} cannot be made: {failure.strerror}; give another folder") from None
@@ -207,6 +209,17 @@ def _fingerprint(source: WeightSource) -> list[list[object]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
+@contextmanager
+def _alone(stage: Path, target: Path) -> Iterator[None]:
+    """Within this no other program writes there. Raises RequestError if one does, OSError."""
+    handle = os.open(stage, os.O_RDONLY)
+    try:
+        lock(handle, target)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
     """The errors of the shards that an interrupted call has written; empties the folder if its job was another."""
     path = stage / _PROGRESS
@@ -215,8 +228,8 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
         if found.get("making") == json.loads(json.dumps(making)):
             done: dict[str, dict[str, list[float]]] = found["done"]
             return {name: sums for name, sums in done.items() if (stage / name).is_file()}
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True)
+    for one in stage.iterdir():
+        one.unlink()
     write_json(path, {"making": making, "done": {}})
     return {}
 

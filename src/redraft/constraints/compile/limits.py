@@ -8,7 +8,11 @@ Compiling is Python, of which one thread runs at a time. So it takes turns (`tur
 that has had the least, and of its constraints to the one that has had the least, so that a small one waits for no large
 one. A caller's large ones are compiled one after another, since together they would take memory together and none would
 end while others come. Those that a process of its own compiles for long have a turn of their own (`aside`). The clock
-of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then.
+of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then, and where the
+caller has left (`GONE`), compiling does.
+
+Whatever else is done for one request by threads of Python takes turns in the same way: its template and tokens
+(`PREPARING`), and forwards that no batch has (`READING`).
 """
 
 from __future__ import annotations
@@ -55,14 +59,19 @@ CALLER: ContextVar[Hashable] = ContextVar("caller", default=None)
 UNTIL: ContextVar[float | None] = ContextVar("until", default=None)
 """When the caller stops waiting for the answer, as `time.monotonic` counts."""
 
+GONE: ContextVar[threading.Event | None] = ContextVar("gone", default=None)
+"""Set when the caller has left."""
+
 
 @dataclass(eq=False)
 class Turn:
-    """A constraint that is being compiled: seconds that it has had, that others of its caller's had which have ended
-    since, and that it has waited for. `found` is for those who want the same, once it is `over`."""
+    """A constraint that is being compiled, or other work: seconds that it has had, that others of its caller had that
+    have ended since, and that it has waited for. Of a caller's the smallest of a `size` comes first. `found` is for
+    those who want the same, once it is `over`."""
 
     caller: Hashable
     name: str
+    size: int = 0
     found: object = None
     had: float = 0.0
     owed: float = 0.0
@@ -75,10 +84,11 @@ class Turn:
 class Turns:
     """Constraints that are being compiled: one at a time here, and one at a time in a process of its own. The next is
     one of the caller's that has had least. `most` is how many a caller may have. What waits here within a turn of those
-    `around` steps aside there, and its clock stands still."""
+    `around` steps aside there, and its clock stands still. With `places` so many are worked on at a time, and any
+    number, which only wait for something else, are aside."""
 
-    def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None) -> None:
-        self._most, self._around = most, around
+    def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None, places: int | None = None) -> None:
+        self._most, self._around, self._places = most, around, places
         self._changed = threading.Condition()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
@@ -90,12 +100,12 @@ class Turns:
         return self._mine.get()
 
     @contextmanager
-    def turn(self, name: str, *, counted: bool = True) -> Iterator[Turn]:
+    def turn(self, name: str, *, counted: bool = True, size: int = 0) -> Iterator[Turn]:
         """Within this it is compiled; but if another compiled the same until now, this has waited for it, and gives its
         turn, which is over. Raises BusyError for one too many, if it is `counted`, and DeadlineError, here or as it
         compiles, for one that waits for longer than its caller."""
         caller = CALLER.get()
-        mine = Turn(caller, name)
+        mine = Turn(caller, name, size)
         with self._changed:
             same = next((one for one in self._turns if one.name == name), None)
             if same is None:
@@ -111,19 +121,27 @@ class Turns:
         token = self._mine.set(mine)
         try:
             with nullcontext() if self._around is None else self._around.aside():
-                with self._changed:
-                    self._wait(mine)
-                if self._around is not None and (outer := self._around.mine) is not None:
-                    outer.waited += mine.waited
-                yield mine
+                try:
+                    with self._changed:
+                        self._wait(mine)
+                    if self._around is not None and (outer := self._around.mine) is not None:
+                        outer.waited += mine.waited
+                    yield mine
+                finally:
+                    self._end(mine)  # before it waits to go on around this
         finally:
+            self._end(mine)
             self._mine.reset(token)
-            with self._changed:
-                self._turns.remove(mine)
-                mine.over.set()
-                self._leave(mine)
-                if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
-                    heir.owed += mine.had + mine.owed
+
+    def _end(self, mine: Turn) -> None:
+        with self._changed:
+            if mine.over.is_set():
+                return
+            self._turns.remove(mine)
+            mine.over.set()
+            self._leave(mine)
+            if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
+                heir.owed += mine.had + mine.owed
 
     def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
@@ -135,7 +153,8 @@ class Turns:
         """Within this a process works for the constraint, and others are compiled here. One constraint at a time."""
         mine = self.mine
         if mine is None or mine.aside:
-            yield
+            with nullcontext() if self._around is None else self._around.aside():
+                yield
             return
         self._change(mine, True)
         try:
@@ -151,19 +170,26 @@ class Turns:
 
     def _leave(self, mine: Turn) -> None:
         if mine in self._now:
-            mine.had += time.monotonic() - mine.began
+            mine.had += 0.0 if self._only_waits(mine) else time.monotonic() - mine.began
             self._now.remove(mine)
         self._changed.notify_all()
 
     def _wait(self, mine: Turn) -> None:
         began = time.monotonic()
-        self._wait_for(lambda: all(one.aside != mine.aside for one in self._now) and self._next(mine.aside) is mine)
+        self._wait_for(lambda: self._only_waits(mine) or (self._has_room(mine) and self._next(mine.aside) is mine))
         mine.began = time.monotonic()
         mine.waited += mine.began - began
         self._now.append(mine)
 
+    def _only_waits(self, mine: Turn) -> bool:
+        return mine.aside and self._places is not None
+
+    def _has_room(self, mine: Turn) -> bool:
+        return sum(one.aside == mine.aside for one in self._now) < (self._places or 1)
+
     def _wait_for(self, ready: Callable[[], bool]) -> None:
-        if not self._changed.wait_for(ready, _left()):
+        self._changed.wait_for(lambda: ready() or is_gone(), _left())
+        if is_gone() or not ready():
             raise _late()
 
     def _next(self, aside: bool) -> Turn:
@@ -171,8 +197,8 @@ class Turns:
         had = Counter[Hashable]()
         for one in self._turns:
             had[one.caller] += one.had + one.owed  # type: ignore[assignment]  # a counter of seconds
-        waiting = [one for one in self._turns if one.aside == aside]
-        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC)))
+        waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
+        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size))
 
 
 def _left() -> float | None:
@@ -184,9 +210,19 @@ def _late() -> DeadlineError:
     return DeadlineError("the time was up while it waited for the turns of others")
 
 
-TURNS = Turns()
+def is_gone() -> bool:
+    """Whether the caller has left."""
+    gone = GONE.get()
+    return gone is not None and gone.is_set()
+
+
+PREPARING = Turns(places=2)
+"""Requests whose templates, tokens and options are read. What waits for something else meanwhile steps aside."""
+TURNS = Turns(around=PREPARING)
 JUDGES = Turns(128, TURNS)
 """Values that are judged in a process of their own, one of all at a time."""
+READING = Turns(around=PREPARING)
+"""Forwards that are in no batch of the engine's loop."""
 
 
 def _time() -> float:
@@ -235,8 +271,10 @@ def part_compiled() -> str:
 
 
 def check_time() -> None:
-    """Raise ConstraintError, naming the part, if the time limit has passed."""
+    """Raise ConstraintError, naming the part, if the time limit has passed; DeadlineError if the caller has left."""
     clock, turn = _CLOCK.get(), TURNS.mine
+    if is_gone():
+        raise _late()
     if turn is not None:
         TURNS.give_way(turn)
     if clock is not None and _time() > clock.until:

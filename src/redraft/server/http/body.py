@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -94,7 +95,7 @@ class Body(BaseModel):
         behind = 2 if len(path) > 2 and isinstance(path[1], int) else 1
         return bodies[0].fields_at(path[behind:]) if len(bodies) == 1 else []
 
-    @property
+    @cached_property
     def ignored(self) -> list[str]:
         """Fields that were sent and have no effect, as paths."""
         found = {*self._ignored}

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 
+from redraft.constraints.compile.limits import PREPARING, UNTIL
 from redraft.errors import RequestError
 
 TIMEOUT_SEC = 10.0
@@ -41,15 +42,33 @@ def is_public(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Fetches from `hosts`, names as "images.example" or "images.example:8080"; without any, nothing is fetched."""
+    """Fetches from `hosts`, names as "images.example" or "images.example:8080"; without any, nothing is fetched. `kept`
+    is what one request has fetched, which together has at most `max_bytes`."""
 
     hosts: tuple[str, ...] = ()
     seconds: float = TIMEOUT_SEC
     max_bytes: int = MOST_BYTES
     allows: Callable[[str], bool] = is_public
+    kept: dict[str, bytes] | None = None
+
+    @property
+    def of_one_request(self) -> Fetcher:
+        """This one, which keeps what it fetches."""
+        return self if self.kept is not None else replace(self, kept={})
 
     def fetch(self, url: str, part: str) -> bytes:
-        """What a URL has, on a thread that may wait. Raises RequestError, which begins with the `part`'s name."""
+        """What a URL has, on a thread that may wait, but not for longer than its caller. Raises RequestError, which
+        begins with the `part`'s name."""
+        if self.kept is None:
+            return self._fetched(url, part)
+        if url not in self.kept:
+            left, until = self.max_bytes - sum(map(len, self.kept.values())), UNTIL.get()
+            seconds = self.seconds if until is None else min(self.seconds, until - time.monotonic())
+            with PREPARING.aside():
+                self.kept[url] = replace(self, seconds=max(0.01, seconds), max_bytes=left)._fetched(url, part)
+        return self.kept[url]
+
+    def _fetched(self, url: str, part: str) -> bytes:
         where, host, port = self._checked(url, part)
         began, data, links = time.monotonic(), bytearray(), list[socket.socket]()
         address = self._resolved(host, port, part)  # in its own time, which counts
@@ -78,7 +97,7 @@ class Fetcher:
                 for piece in answer.iter_raw():
                     data += piece
                     if len(data) > self.max_bytes:
-                        raise RequestError(f"{part} has more than {self.max_bytes} bytes at {host}; send a smaller one")
+                        raise RequestError(f"{part} has more than {self.max_bytes} bytes at {host}; send less")
                 if time.monotonic() - began >= self.seconds:
                     raise httpx2.ReadTimeout("slow")
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:

@@ -11,7 +11,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.limits import BOUNDS
 
 LONG_BODY = 2**16
-"""Bytes from which a body is parsed on a thread, and counts among those of which there may be so many."""
+"""Bytes from which a body counts among those of which there may be so many."""
 HEAD_BYTES = 64 * 2**10
 """Of a request: its path, its query and its headers."""
 

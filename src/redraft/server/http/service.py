@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
-from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, UNTIL, time_limit
+from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, GONE, PREPARING, UNTIL, time_limit
 from redraft.engine.scope import CancelScope, Observer
 from redraft.errors import RedraftError, awaited
 from redraft.operations.engine import Engine
@@ -21,6 +23,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import Entrance
 from redraft.server.http.metrics import Metrics
 from redraft.server.http.settings import Settings
+from redraft.server.http.sse import unless_gone
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
@@ -46,23 +49,37 @@ class Service:
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
         self._working = 0
 
-    async def on_thread(self, request: Request | None, work: Callable[[*Given], T], *given: *Given) -> T:
-        """What some work of a request's own returns: its template, tokens and constraint, or an operation. Raises
-        ApiError if too much of that is under way."""
+    async def on_thread(
+        self,
+        request: Request | None,
+        work: Callable[[*Given], T],
+        *given: *Given,
+        in_turn: bool = True,
+        gone: Callable[[], None] = lambda: None,
+    ) -> T:
+        """What some work of a request's own returns: its template, tokens and constraint, `in_turn` among the callers'.
+        An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
+        for a turn or compiles ends. Raises ApiError if too much is under way."""
         if self._working >= 2 * self.settings.limits.in_flight:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
-        context = copy_context()
+        context, left = copy_context(), threading.Event()
         context.run(self.name_caller, request)
+        context.run(GONE.set, left)
+        limits = replace(DEFAULT_LIMITS, seconds=self.settings.limits.request_sec)
 
         def timed() -> T:
-            limits = replace(DEFAULT_LIMITS, seconds=self.settings.limits.request_sec)
-            with time_limit(limits):  # compiling takes no longer than an answer may
+            turn = PREPARING.turn(secrets.token_hex(), counted=False, size=_size(request)) if in_turn else nullcontext()
+            with turn, time_limit(limits):  # compiling takes no longer than an answer may
                 return awaited(work, *given)
+
+        def leave() -> None:
+            left.set()
+            gone()
 
         self._working += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: context.run(timed))
+            running = asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(timed))
+            return await (running if request is None else unless_gone(request, running, leave))
         finally:
             self._working -= 1
 
@@ -131,6 +148,12 @@ def _caller(request: Request | None) -> object:
         return None
     key = _key(request)
     return (request.client.host if request.client else "") if key is None else key
+
+
+def _size(request: Request | None) -> int:
+    """Bytes of a body, as far as its head says: what is small is read before what is large."""
+    length = "" if request is None else request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
 
 
 def _key(request: Request | None) -> int | None:

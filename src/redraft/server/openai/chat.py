@@ -15,6 +15,7 @@ from redraft.engine.resolve import canvas_width
 from redraft.options import Options, SeedCanvas
 from redraft.prompts import of_schema
 from redraft.server.http.errors import ApiError, unsupported
+from redraft.server.http.fetch import Fetcher
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.limits import read_json
@@ -40,8 +41,9 @@ async def chat(request: Request, body: Chat) -> Response | Json:
     return await Exchange(service, work, request).respond()
 
 
-def prepare(service: Service, body: Chat) -> Work:
-    """The requests of a conversation, and all that can be refused before they run."""
+def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Work:
+    """The requests of a conversation, and all that can be refused before they run. Images come by the server's fetcher,
+    or by one of the caller's that has some already."""
     builder = RequestBuilder(service, body)
     text, options = builder.engine.text, _options(builder, body)
     predicted: tuple[int, ...] = ()
@@ -54,7 +56,7 @@ def prepare(service: Service, body: Chat) -> Work:
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
     special = bool(body.parse_special)
-    messages = messages_of(service, body.messages)
+    messages = messages_of(service, body.messages, fetcher)
     if body.canvas is not None and body.canvas.ask_fields:
         messages = _asking_for_fields(body, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
@@ -65,10 +67,10 @@ def prepare(service: Service, body: Chat) -> Work:
     return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused)
 
 
-def messages_of(service: Service, messages: Sequence[Message]) -> list[dict[str, Any]]:
+def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher | None = None) -> list[dict[str, Any]]:
     """What the engine is given, on a thread that may wait for images. Raises RequestError for one that is none."""
     found: list[dict[str, Any]] = []
-    contents = contents_of([message.content for message in messages], service.settings.fetcher)
+    contents = contents_of([message.content for message in messages], fetcher or service.settings.fetcher)
     for message, content in zip(messages, contents, strict=True):
         role = "system" if message.role == "developer" else message.role
         one: dict[str, Any] = {"role": role, "content": content}

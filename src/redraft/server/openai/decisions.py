@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,15 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
+from redraft.constraints.compile.limits import READING, is_gone
+from redraft.constraints.compile.limits import Turn as TakingTurns
+from redraft.errors import DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
-from redraft.operations.questions import Question, decide_questions
+from redraft.operations.questions import Question, Readings, decide_questions
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Name, Seed, Str
-from redraft.server.http.errors import GONE, ApiError
+from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
-from redraft.server.http.sse import unless_gone
 from redraft.server.limits import BOUNDS, within
 from redraft.server.openai.fields import Parts, Temperature, text_of
 from redraft.server.openai.images import contents_of
@@ -114,30 +115,12 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
         most = int(BOUNDS["readings"].most)
         why = f"canvases is {canvases}: times {len(body.questions)} questions these are {readings}; at most {most}"
         raise ApiError(400, why, param="canvases", code="invalid_value")
-    gone, until = threading.Event(), time.monotonic() + service.settings.limits.request_sec
-
-    def check() -> None:
-        if gone.is_set():
-            raise ApiError(GONE, "the client left")
-        if time.monotonic() > until:
-            said = "the time was up before every question was decided; send fewer questions, choices or canvases"
-            raise ApiError(504, said, code="deadline")
-
-    turns = await run_in_threadpool(_turns, service, body.input)
+    turns = await service.on_thread(request, _turns, service, body.input)
     said = [part for turn in turns for part in _texts(turn["content"])]
     note_prompts(request, said + [one.said for one in body.questions])
     with service.enter(1, request):
-        work = partial(
-            decide_questions,
-            service.engine,
-            partial(_asking, turns),
-            [Question(one.said, [*_choices(one)]) for one in body.questions],
-            joint=body.joint is not False,
-            seed=body.seed or 0,
-            canvases=canvases,
-            check=check,
-        )
-        read = await unless_gone(request, service.on_thread(request, work), gone.set)
+        until = time.monotonic() + service.settings.limits.request_sec
+        read = await service.on_thread(request, _read, service, body, turns, until, in_turn=False)
     belief = read_belief(service.engine)
     fitted = 1.0 if belief is None else belief.temperature
     temperature = fitted if body.temperature is None else body.temperature
@@ -160,6 +143,32 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
         "temperature": temperature,
         "calibration": _calibration(belief, temperature),
     }
+
+
+def _read(service: Service, body: Decisions, turns: list[Turn], until: float) -> Readings:
+    """Every question read, by turns of the callers: no batch has these forwards. Raises ApiError if the time is up."""
+
+    def check(turn: TakingTurns) -> None:
+        READING.give_way(turn)
+        if is_gone() or time.monotonic() > until:
+            raise DeadlineError("the time was up")
+
+    try:
+        with READING.turn(secrets.token_hex(), counted=False) as turn:
+            return decide_questions(
+                service.engine,
+                partial(_asking, turns),
+                [Question(one.said, [*_choices(one)]) for one in body.questions],
+                joint=body.joint is not False,
+                seed=body.seed or 0,
+                canvases=body.canvases or 1,
+                check=partial(check, turn),
+            )
+    except DeadlineError:
+        if is_gone():
+            raise
+        late = "the time was up before every question was decided; send fewer questions, choices or canvases"
+        raise ApiError(504, late, code="deadline") from None
 
 
 def _calibration(belief: Belief | None, temperature: float) -> Json | None:

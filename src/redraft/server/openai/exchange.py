@@ -186,8 +186,7 @@ async def aside(request: Request, work: Callable[[Engine], T], *, answers: int =
     service = service_of(request)
     scope = service.scope(request)
     with service.enter(answers, request), scope:
-        running = service.on_thread(request, work, service.engine.within(scope))
-        return await unless_gone(request, running, scope.cancel)
+        return await service.on_thread(request, work, service.engine.within(scope), in_turn=False, gone=scope.cancel)
 
 
 def reply_with(

@@ -20,6 +20,7 @@ def contents_of(contents: Sequence[Content | None], fetcher: Fetcher) -> list[st
     images = sum(isinstance(part, ImagePart) for content in contents for part in _parts(content))
     if images > MOST_IMAGES:
         raise RequestError(f"messages has {images} images; at most {MOST_IMAGES} go into one request")
+    fetcher = fetcher.of_one_request
     return [_content(content, fetcher, f"messages[{i}].content") for i, content in enumerate(contents)]
 
 

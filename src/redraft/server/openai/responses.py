@@ -10,6 +10,7 @@ from fastapi import Request, Response
 
 from redraft.errors import RequestError
 from redraft.server.http.errors import ApiError, unsupported
+from redraft.server.http.fetch import Fetcher
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.chat import prepare
@@ -42,9 +43,9 @@ async def responses(request: Request, body: Responses) -> Response | Json:
 
 def _work(service: Service, body: Responses) -> Work:
     """What a body asks for; of a truncated conversation as many of the last turns as fit the context."""
-    turns = turns_of(body)
+    turns, fetcher = turns_of(body), service.settings.fetcher.of_one_request
     try:
-        return _prepared(service, body, turns)
+        return _prepared(service, body, turns, fetcher)
     except RequestError as error:
         if body.truncation != "auto" or TOO_LONG not in str(error):
             raise
@@ -56,7 +57,7 @@ def _work(service: Service, body: Responses) -> Work:
 
     def fits(at: int) -> bool:
         try:
-            _prepared(service, body, rest(at))
+            _prepared(service, body, rest(at), fetcher)
         except RequestError as error:
             if TOO_LONG not in str(error):
                 raise
@@ -64,12 +65,12 @@ def _work(service: Service, body: Responses) -> Work:
         return True
 
     found = bisect_left(begins, True, key=fits)
-    return _prepared(service, body, rest(begins[min(found, len(begins) - 1)]))
+    return _prepared(service, body, rest(begins[min(found, len(begins) - 1)]), fetcher)
 
 
-def _prepared(service: Service, body: Responses, turns: Sequence[Turn]) -> Work:
+def _prepared(service: Service, body: Responses, turns: Sequence[Turn], fetcher: Fetcher) -> Work:
     try:
-        return prepare(service, Chat.model_validate(as_chat(body, [turn for _, turn in turns])))
+        return prepare(service, Chat.model_validate(as_chat(body, [turn for _, turn in turns])), fetcher)
     except RequestError as error:  # with the name of the item that a message was
         named = re.compile(r"messages\[(\d+)\]")
         raise type(error)(named.sub(lambda found: f"input[{turns[int(found[1])][0]}]", str(error))) from None

@@ -1,0 +1,203 @@
+"""Work for one request that threads do: by turns of the callers, a few at a time, and no longer than somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+from tests.pictures import drawn, png
+from tests.server.conftest import Inside, eventually
+
+from redraft.constraints.compile import limits
+from redraft.constraints.compile.limits import PREPARING, TURNS, UNTIL, Turns
+from redraft.errors import DeadlineError, RequestError
+from redraft.operations.engine import Engine
+from redraft.server.http import body as bodies
+from redraft.server.http.fetch import Fetcher
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
+from redraft.server.openai.chat import messages_of
+from redraft.server.openai.response_fields import Responses
+from redraft.server.openai.responses import _work
+
+TURN = {"role": "user", "content": "a"}
+
+
+class Crowd:
+    """How many threads are in some work at a time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.01)
+        with self._lock:
+            self.now -= 1
+
+
+def test_forwards_of_decisions_come_one_at_a_time(
+    nano: Engine, served: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ran on as many threads as there were requests: another's answer took 71 s beside a hundred, /live 61."""
+    crowd, plain = Crowd(), type(nano.model).denoise
+
+    def denoise(*given: Any, **named: Any) -> Any:
+        crowd.work()
+        return plain(*given, **named)
+
+    monkeypatch.setattr(type(nano.model), "denoise", denoise)
+    body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}], "canvases": 4}
+    with ThreadPoolExecutor(6) as threads:
+        replies = list(threads.map(lambda _: httpx2.post(f"{served.base}/decisions", json=body, timeout=100), range(6)))
+    assert {reply.status_code for reply in replies} == {200}
+    assert crowd.most == 1
+
+
+def test_requests_are_prepared_two_at_a_time_and_operations_wait_for_none() -> None:
+    """64 conversations of 4,000 turns were read at once: another's answer took 35 s, and so did /live."""
+    service, prepared, operated = Service(Settings()), Crowd(), Crowd()
+
+    async def all_of_them() -> None:
+        works = [service.on_thread(None, prepared.work) for _ in range(8)]
+        works += [service.on_thread(None, operated.work, in_turn=False) for _ in range(8)]
+        await asyncio.gather(*works)
+
+    asyncio.run(all_of_them())
+    assert prepared.most <= 2
+    assert operated.most > 2
+
+
+def test_what_waits_elsewhere_gives_up_its_turn_and_the_smallest_is_next() -> None:
+    turns, over, inside, order = Turns(places=1), threading.Event(), threading.Event(), list[str]()
+
+    def aside() -> None:
+        with turns.turn("waits"), turns.aside():
+            inside.set()
+            over.wait()
+
+    def sized(size: int) -> None:
+        with turns.turn(str(size), size=size):
+            order.append(str(size))
+
+    waiting = threading.Thread(target=aside)
+    waiting.start()
+    inside.wait()
+    with turns.turn("holds"):  # though another is not over
+        others = [threading.Thread(target=sized, args=(size,)) for size in (3, 1, 2)]
+        for thread in others:
+            thread.start()
+        assert eventually(lambda: len(turns._turns) == 5)
+    for thread in others:
+        thread.join()
+    over.set()
+    waiting.join()
+    assert order == ["1", "2", "3"]
+    assert not turns._turns
+    assert not turns._now
+
+
+def test_a_long_body_is_checked_on_a_thread(served: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 turns took the event loop 80 ms a body. Errors are the same ones as of a short body."""
+    seen, plain = list[str](), bodies.few
+
+    def few(name: str) -> Any:
+        seen.append(threading.current_thread().name)
+        return plain(name)
+
+    monkeypatch.setattr(bodies, "few", few)
+    for wrong, param in (({"max_tokens": "x"}, "max_tokens"), ({"oops": 1}, "oops"), ({"n": 65}, "n")):
+        seen.clear()
+        errors = []
+        for turns in (1, 1000):
+            reply = httpx2.post(f"{served.base}/chat/completions", json={"messages": [TURN] * turns, **wrong})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+            errors.append(reply.json()["error"])
+        assert errors[0] == errors[1]
+        assert len(seen) > 1000
+        assert sum(name.startswith("request") for name in seen) > 1000
+    reply = httpx2.post(f"{served.base}/chat/completions", content=b"{" * 9000)
+    assert reply.json()["error"]["code"] == "invalid_json"
+
+
+def test_a_client_that_leaves_ends_what_compiles_for_it(served: Inside) -> None:
+    """It was compiled to its end, nine seconds for nobody."""
+    pattern = "(a|b)*a(a|b){18}"
+    data = json.dumps({"messages": [TURN], "structured_outputs": {"regex": pattern}}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as link:
+        link.sendall(head + b"content-length: %d\r\n\r\n" % len(data) + data)
+        assert eventually(lambda: any(pattern in one.name for one in TURNS._turns))
+    began = time.monotonic()
+    assert eventually(lambda: not any(pattern in one.name for one in TURNS._turns))
+    assert time.monotonic() - began < limits.DEFAULT_LIMITS.seconds / 2
+
+
+def test_images_of_a_request_are_fetched_once_and_have_a_bound_together(
+    nano: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `truncation: "auto"` each was fetched again for every number of turns that was tried, nine times; and twenty
+    of one request could have 32 MiB each."""
+    asked, image = list[str](), png(drawn(8, 8))
+
+    def fetched(self: Fetcher, url: str, part: str) -> bytes:
+        asked.append(url)
+        if len(image) > self.max_bytes:
+            raise RequestError(f"{part} has more than {self.max_bytes} bytes")
+        return image
+
+    monkeypatch.setattr(Fetcher, "_fetched", fetched)
+    service = Service(Settings(fetcher=Fetcher(("images.example",), max_bytes=3 * len(image))))
+    service.ready(nano)
+
+    def item(i: int) -> dict[str, Any]:
+        part = {"type": "input_image", "image_url": f"http://images.example/{i}"}
+        return {"role": "user", "content": [part, {"type": "input_text", "text": "word " * 2000}]}
+
+    monkeypatch.setattr("redraft.server.openai.responses.prepare", _refused_if_long)
+    with pytest.raises(RequestError, match="context is"):
+        _work(service, Responses(input=[item(i) for i in range(3)] * 6, truncation="auto"))
+    assert sorted(asked) == [f"http://images.example/{i}" for i in range(3)]
+    with pytest.raises(RequestError, match=r"input\[3\].content\[0\] has more than 0 bytes"):
+        _work(service, Responses(input=[item(i) for i in range(4)]))
+
+
+def _refused_if_long(service: Service, body: Any, fetcher: Fetcher) -> Any:
+    messages_of(service, body.messages, fetcher)
+    raise RequestError("the model's context is short")
+
+
+def test_a_fetch_takes_no_longer_than_its_caller_waits() -> None:
+    """Twenty images of ten seconds each took 200 s of a server whose answers have one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"localhost:{silent.getsockname()[1]}"
+        token = UNTIL.set(time.monotonic() + 0.2)
+        began = time.monotonic()
+        try:
+            with pytest.raises(RequestError, match="has not come"):
+                Fetcher((host,), allows=lambda _: True).of_one_request.fetch(f"http://{host}/", "part")
+        finally:
+            UNTIL.reset(token)
+        assert time.monotonic() - began < 5
+
+
+def test_who_has_left_waits_for_no_turn() -> None:
+    gone = threading.Event()
+    gone.set()
+    token = limits.GONE.set(gone)
+    try:
+        with pytest.raises(DeadlineError), PREPARING.turn("any"):
+            pytest.fail("it had a turn")
+    finally:
+        limits.GONE.reset(token)
+    assert not PREPARING._turns
