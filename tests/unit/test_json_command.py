@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema_rs
@@ -65,6 +66,21 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     piped(lines[5])
     main(["json", *PUZZLES, "--threads", "1", "--seed", "6", "--schema", SCHEMA, "--instruction", "record"])
     assert capsys.readouterr().out.splitlines() == [out[5]]
+
+
+def test_a_sentence_is_watched_and_traced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, piped: Callable[[bytes], None]
+) -> None:
+    """Every step on stderr and in the file; the answer alone on stdout. Of many texts no canvas can be watched."""
+    words = [*PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--watch"]
+    code, out, err = run(capsys, *words, "--trace", str(tmp_path / "steps.jsonl"), SENTENCE)
+    steps = [line for line in err.splitlines() if line.startswith("block 0  step")]
+    drafts = (tmp_path / "steps.jsonl").read_text().count('"type":"draft"')
+    assert (code, out) == (0, ['{"who":"Karomi","qty":417,"item":"melu"}'])
+    assert len(steps) == drafts > 0
+    assert out[0] in steps[-1]
+    piped(b"a\n")
+    assert "--watch and --many" in run(capsys, *words, "--many")[2]
 
 
 @pytest.mark.parametrize(
