@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,
-    "server": 5_850,
+    "server": 5_860,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,
