@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 REPAIR = "Repair the JSON:"
+BEGINNINGS = ("Extract as JSON", "Edit:", REPAIR, "Fill in")
+"""How these prompts begin."""
 _FORMATS = {"date": "date", "time": "time", "date-time": "date and time"}
 _MOST_CHOICES = 8
 

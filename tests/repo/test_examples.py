@@ -1,10 +1,14 @@
 """The examples of the pages run: Python blocks in order, in one namespace; every command line is one there is."""
 
+import json
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from tests.server.conftest import end, start
 
 from client_checks import HEAD, PYTHON
 from redraft.cli.main import build_parser
@@ -27,6 +31,30 @@ def test_the_command_lines_of_a_page_parse(name: str) -> None:
     assert lines
     for line in (indented or inline for indented, inline in lines):
         build_parser().parse_args(shlex.split(line))
+
+
+@pytest.mark.slow
+def test_the_javascript_blocks_run(tmp_path: Path) -> None:
+    """As a reader pastes them, on the packages that they import: an import that is missing was seen by nobody."""
+    blocks = re.findall(r"```js\n(.*?)```", (DOCS / "clients.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    packages = sorted(set(re.findall(r'from "([^"]+)"', "".join(blocks))))
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--fetch-retries=0", *packages]
+    made = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    if made.returncode:
+        pytest.skip(f"npm cannot install {', '.join(packages)}: {made.stderr[:200]}")
+    served = start("--model", "nano")
+    try:
+        for i, block in enumerate(blocks):
+            script = tmp_path / f"{i}.mjs"
+            script.write_text(block.replace("http://127.0.0.1:8642", served.url), encoding="utf-8")
+            ran = subprocess.run(["node", script], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+            assert ran.returncode == 0, ran.stderr
+            assert list(json.loads(ran.stdout)) == ["who", "item"]
+    finally:
+        end(served)
 
 
 def test_the_functions_that_the_pages_point_to_are_there() -> None:

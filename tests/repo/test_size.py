@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_660, TESTS: 30_270}
+WHOLE_WALLS = {SOURCE: 44_760, TESTS: 30_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,11 +22,11 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 2_955,
     "measure": 2_800,
-    "server": 5_925,
+    "server": 5_935,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_800,
+    "cli": 4_835,
 }
 
 

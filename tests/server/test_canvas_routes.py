@@ -42,7 +42,9 @@ def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) ->
     assert not any("canvas" in chunk for chunk in plain)
     reported = chunks(http.post("/v1/chat/completions", json=body | {"canvas": {"stream": True}}).text)
     frames = [chunk["canvas"] for chunk in reported if "canvas" in chunk]
-    assert [frame["step"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert [frame["step"] for frame in frames] == list(range(len(frames))), "the noise is step 0"
+    noise = chunks(http.post("/v1/canvas", json=body).text)[0]
+    assert (noise["type"], noise["tokens"]) == ("noise", frames[0]["tokens"])
     assert all(chunk["choices"][0]["delta"] == {} for chunk in reported if "canvas" in chunk)
     shown = replayed(frames)
     assert "".join(shown[: frames[-1]["end"]]) == ANSWER

@@ -406,6 +406,20 @@ def test_traces_are_loaded_and_compared_without_the_server(tab: Tab, traces: lis
     assert not tab.bodies, "nothing of a trace is sent anywhere"
 
 
+def test_a_server_of_nano_shows_a_board_that_was_recorded(tab: Tab) -> None:
+    """The other model's run, to be gone through; no clue can be typed into it."""
+    tab.page.goto(f"{tab.url}/#sudoku")
+    tab.page.wait_for_selector(SETTLED)
+    tab.page.get_by_role("slider", name="Step").press("End")
+    cells = tab.page.get_by_role("gridcell")
+    solved = "415326263154524613136245651432342561"  # the readme's board
+    assert "".join(cells.all_text_contents()) == solved
+    assert [i for i in range(36) if "clue" in (cells.nth(i).get_attribute("class") or "")][:4] == [1, 2, 3, 8]
+    cells.first.press("1")
+    assert "".join(cells.all_text_contents()) == solved
+    assert not tab.bodies
+
+
 def test_the_sample_stands_still_where_less_motion_is_asked_for(tab: Tab) -> None:
     page = tab.open("trace")
     page.get_by_role("button", name="Show a sample").click()
@@ -440,6 +454,10 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     page.wait_for_function("() => document.querySelector('.fields')?.textContent.includes('418')")
     chosen = ["the schema’s choice" in (rows.nth(i).text_content() or "") for i in range(2)]
     assert chosen == [False, True], "what the model would not have said is certain, and said to be forced"
+    page.get_by_label("JSON Schema").fill("who, age int")
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_function("() => document.querySelector('.fields')?.textContent.includes('age')")
+    assert tab.bodies[-1]["structured_outputs"] == {"json": "who, age int"}
     page.get_by_label("JSON Schema").fill("{")
     page.get_by_role("button", name="Answer").click()
     assert "not JSON" in page.get_by_role("alert").text_content()

@@ -55,4 +55,5 @@ def test_a_prediction_may_be_longer_than_the_canvas(served: Inside, more: dict[s
 )
 def test_a_checkpoint_is_served_by_its_own_rules(words: list[str], preset: str | None) -> None:
     """None leaves them to the checkpoint: narrow canvases are for a model that has seen some."""
-    assert settings_of(build_parser().parse_args(["serve", *words])).preset == preset
+    found = settings_of(build_parser().parse_args(["serve", *words]))
+    assert (found.preset, found.ask_fields) == (preset, "./other" not in words), "fields are asked for as nano knows it"

@@ -21,6 +21,11 @@ from pydantic import BaseModel, EmailStr, Field
 from tests.server.conftest import RECORD, Process
 
 from redraft.constraints.validation import unfenced
+from redraft.operations.engine import Engine
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
+from redraft.server.openai.chat import prepare
+from redraft.server.openai.fields import Chat
 
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
 SCHEMA: dict[str, Any] = {
@@ -58,6 +63,27 @@ def test_a_schema_is_kept_whatever_is_asked(client: OpenAI, content: str) -> Non
 def test_parse_gives_the_model(client: OpenAI) -> None:
     done = client.chat.completions.parse(model="nano", messages=USER, response_format=Order, seed=7)
     assert done.choices[0].message.parsed == Order(who="Karomi", qty=417, item="melu")
+
+
+def test_a_text_is_asked_for_its_fields_where_that_is_served(nano: Engine) -> None:
+    """OpenAI's clients send a sentence and a schema. A request's own word counts above what is served."""
+    text = "Send 3 apples to Maria."
+    form = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
+    asked, edit = f"Extract as JSON: who, qty (integer), item\n{text}", 'Edit: Set qty to 5.\n{"who":"Maria","qty":3}'
+    service = Service(Settings(ask_fields=True))
+    service.ready(nano)
+    for content, more, shown in (
+        (text, form, asked),
+        (text, {"json_schema": SCHEMA}, asked),
+        ([{"type": "text", "text": text}], {"structured_outputs": {"json": "who, qty int, item"}}, asked),
+        (text, {}, text),
+        (text, form | {"canvas": {"ask_fields": False}}, text),
+        (asked, form, asked),
+        (edit, form, edit),
+    ):
+        body = Chat.model_validate({"messages": [{"role": "user", "content": content}]} | more)
+        (request,) = prepare(service, body).requests
+        assert tuple(request.shown_prompt) == nano.chat_prompt([{"role": "user", "content": shown}]).tokens
 
 
 def test_json_object_is_one(client: OpenAI) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema_rs
@@ -67,6 +68,21 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     assert capsys.readouterr().out.splitlines() == [out[5]]
 
 
+def test_a_sentence_is_watched_and_traced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, piped: Callable[[bytes], None]
+) -> None:
+    """Every step on stderr and in the file; the answer alone on stdout. Of many texts no canvas can be watched."""
+    words = [*PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--watch"]
+    code, out, err = run(capsys, *words, "--trace", str(tmp_path / "steps.jsonl"), SENTENCE)
+    steps = [line for line in err.splitlines() if line.startswith("block 0  step")]
+    drafts = (tmp_path / "steps.jsonl").read_text().count('"type":"draft"')
+    assert (code, out) == (0, ['{"who":"Karomi","qty":417,"item":"melu"}'])
+    assert len(steps) == drafts > 0
+    assert out[0] in steps[-1]
+    piped(b"a\n")
+    assert "--watch and --many" in run(capsys, *words, "--many")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -81,6 +97,7 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
         (["--schema", "none.json"], "none.json cannot be read"),
         (["--schema", "{"], "not JSON"),
         (["--schema", '{"type": "nonsense"}'], "is no JSON Schema"),
+        (["--schema", '{"type": "objekt"}'], 'schema at #/type is no JSON Schema: "objekt" is no type; types: array,'),
         (["--schema", "a", "--many"], "--many reads its texts from stdin; leave the argument out"),
         (["--schema", "a", "--max-tokens", "1"], "max_tokens leaves 1 tokens and the shortest valid answer has"),
     ],

@@ -32,6 +32,20 @@ def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
     assert "redraft demo" in err
 
 
+def test_nothing_is_said_in_words(capsys: Captured, tmp_path: Path) -> None:
+    """An empty line looks like a fault, and so does an empty diff; rows in place of a recipe were a fault of TOML."""
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    for words, code, said in (
+        (["generate", "hi", "--regex", "x{0}"], 0, "the answer is empty"),
+        (["infill", f"{tmp_path}/a.txt:2", "--regex", "two"], 0, "the new text is the one that was there"),
+        (["tune", "mine.jsonl", "--out", f"{tmp_path}/out"], 2, "files = { 'mine.jsonl' = 1.0 }"),
+    ):
+        assert main([*words, "--seed", "1"] if code == 0 else words) == code
+        out, err = capsys.readouterr()
+        assert not out.strip()
+        assert said in err
+
+
 # -- what nano was taught ----------------------------------------------------------------------------------------------
 
 

@@ -151,15 +151,13 @@ def _turn() -> str | None:
 
 def _answer(engine: Engine, talk: ChatSession, said: Message, *, as_json: bool) -> Generation:
     """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain; `as_json`, all at once."""
-    from redraft.cli.display import Watch
+    from redraft.cli.display import watched
     from redraft.cli.generate import generation_json
     from redraft.engine.request import Request
-    from redraft.engine.scope import CancelScope
 
     request = Request([*talk.said, said], talk.options, schema=talk.schema)
     if not as_json and sys.stdout.isatty() and sys.stderr.isatty():
-        with Watch(engine.text, answer_follows=True) as watch:
-            done = engine.within(CancelScope(watch, parent=engine.scope)).generate(request)
+        done = watched(engine, request, answer_follows=True)
         print(done.text, flush=True)
         return done
     handle = engine.submit(request)

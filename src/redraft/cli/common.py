@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from redraft.cli.flags import experts_of
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
+from redraft.prompts import BEGINNINGS
 
 if TYPE_CHECKING:
     from redraft.operations.engine import Engine
@@ -27,7 +28,7 @@ MOST_READ = 2**26
 """Bytes of a prompt, a schema or a grammar."""
 
 TAUGHT = {
-    "nano": ("Extract as JSON", "Edit:", "Repair the JSON:", "Fill in"),
+    "nano": BEGINNINGS,
     "nano-sudoku": ("record\n", "sudoku\n", "repair\n", "edit\n", "list\n"),
 }
 """How the chats begin that each model of the package was trained on; a test holds them to the tasks'."""

@@ -12,7 +12,6 @@ from redraft.cli.common import Commands, command, load_engine, print_json
 from redraft.cli.flags import model_flags
 
 if TYPE_CHECKING:
-    from redraft.engine.request import Generation, Request
     from redraft.measure.evals import Trial
     from redraft.operations.engine import Engine
 
@@ -55,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_sentences(engine: Engine, seed: int) -> None:
     """The opening: what is typed, the canvas, the answer."""
+    from redraft.cli.display import watched
     from redraft.constraints.schemas import plain_schema
     from redraft.engine.request import Options, Request
     from redraft.prompts import of_schema
@@ -63,11 +63,12 @@ def _read_sentences(engine: Engine, seed: int) -> None:
         schema = plain_schema(fields)
         print(f"\n$ redraft json --schema {fields!r} {sentence!r}\n", file=sys.stderr)
         request = Request(of_schema(schema, sentence), Options(seed=seed), chat=True, schema=schema)
-        _watched(engine, request)
+        watched(engine, request)
 
 
 def _tried(engine: Engine, name: str, count: int, seed: int, show: bool) -> list[tuple[str, Trial]]:
     """Fresh inputs of a task, the first perhaps on show."""
+    from redraft.cli.display import watched
     from redraft.engine.request import Options, Request
     from redraft.measure.evals import Trial, room
     from redraft.tasks import task
@@ -78,17 +79,9 @@ def _tried(engine: Engine, name: str, count: int, seed: int, show: bool) -> list
         request = Request(example.prompt, Options(seed=seed + i, max_tokens=max_tokens), chat=True)
         if show and i == 0:
             print(f"\n{example.prompt}\n", file=sys.stderr)
-        done = _watched(engine, request) if show and i == 0 else engine.generate(request)
+        done = watched(engine, request) if show and i == 0 else engine.generate(request)
         found.append((name, Trial(example, done, one.score(example, done.text))))
     return found
-
-
-def _watched(engine: Engine, request: Request) -> Generation:
-    from redraft.cli.display import Watch
-    from redraft.engine.scope import CancelScope
-
-    with Watch(engine.text) as watch:
-        return engine.within(CancelScope(watch)).generate(request)
 
 
 def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> None:

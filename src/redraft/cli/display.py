@@ -20,8 +20,9 @@ from rich.text import Text as Line
 
 from redraft.cli.common import tame
 from redraft.engine.events import Block, Draft, Event
-from redraft.engine.request import ResolvedRequest
-from redraft.engine.scope import Observer, Submitted
+from redraft.engine.request import Generation, Request, ResolvedRequest
+from redraft.engine.scope import CancelScope, Observer, Submitted
+from redraft.operations.engine import Engine
 from redraft.text import Text
 
 PACE, LONGEST = 0.25, 3.0
@@ -98,6 +99,12 @@ class Watch(Observer):
     def _canvas(self, draft: Draft, request: ResolvedRequest) -> Line:
         pieces = [None if token in request.eos else self.text.decode([token]) for token in draft.tokens]
         return canvas_line(pieces, draft.changed, draft.accepted, draft.forced)
+
+
+def watched(engine: Engine, request: Request | ResolvedRequest, *, answer_follows: bool = False) -> Generation:
+    """Answer a request while its canvas is on show."""
+    with Watch(engine.text, answer_follows=answer_follows) as watch:
+        return engine.within(CancelScope(watch, parent=engine.scope)).generate(request)
 
 
 def canvas_line(

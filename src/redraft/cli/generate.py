@@ -30,7 +30,7 @@ from redraft.cli.constraint_flags import (
     thinking_flag,
 )
 from redraft.cli.flags import backend_flags, model_flags, options_of, sampling_flags
-from redraft.cli.trace import trace_flag, traced
+from redraft.cli.trace import answered, traced, watch_flag
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
     prompt_flags(parser, "a text to continue")
-    parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
-    trace_flag(parser)
+    watch_flag(parser)
     thinking_flag(parser, "the thinking goes to stderr")
     variant_flags(parser)
     constraint_flags(parser)
@@ -75,11 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     import torch
 
-    from redraft.cli.display import Watch
     from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.request import Request
-    from redraft.engine.scope import CancelScope
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine, options = load_engine(arguments), options_of(arguments)
@@ -91,11 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
             return 0
-        if arguments.watch:
-            with Watch(engine.text, answer_follows=sys.stdout.isatty() and not arguments.json) as watch:
-                done = engine.within(CancelScope(watch, parent=engine.scope)).generate(request)
-        else:
-            done = engine.generate(request)
+        done = answered(engine, request, arguments)
     more: dict[str, object] = {"threads": torch.get_num_threads()}
     if arguments.thinking:
         more["thinking"] = done.reasoning.strip()
@@ -110,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(generation_json(done) | more | {"text": text})
     else:
         print(text)
+        if not done.tokens:
+            note("the answer is empty: the model ended it at once; --min-tokens N asks for more")
         if done.finish == "length":
             note(f"cut at {len(done.tokens)} tokens; --max-tokens allows for more")
     return 0

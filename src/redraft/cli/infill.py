@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, print_json, say_bounds
+from redraft.cli.common import Commands, command, load_engine, note, print_json, say_bounds
 from redraft.cli.file_lines import PLACE_HELP, TextFile, read_lines
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
@@ -106,5 +106,7 @@ def show(source: TextFile, data: bytes, details: dict[str, object], arguments: a
         print_json({"file": str(source.path), "written": arguments.write, "diff": source.diff(data)} | details)
     else:
         print(source.diff(data), end="")
+        if data == source.data:
+            note("the new text is the one that was there; another --seed may change it")
         if arguments.write:
             print(f"redraft: wrote {source.path}", file=sys.stderr)

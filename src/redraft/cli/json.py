@@ -22,6 +22,7 @@ from redraft.cli.common import (
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
+from redraft.cli.trace import answered, traced, watch_flag
 from redraft.errors import RedraftError, RequestError
 from redraft.prompts import fields_of, of_schema
 
@@ -46,6 +47,7 @@ answered, 1 some were not, 2 a mistake in the call.
 
 examples:
   echo 'Send 3 apples to Maria.' | redraft json --schema 'who, qty int, item'
+  redraft json --watch --schema 'name, age int' 'Alice is 31 years old.'
   redraft json --model ./checkpoint --schema 'shop, total float' --image receipt.png
   redraft json --schema order.schema.json --many --seed 1 < mails.txt > orders.jsonl"""
 
@@ -62,6 +64,7 @@ def add(commands: Commands) -> None:
     )
     image_flag(parser, "; the text may then be left out")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
+    watch_flag(parser)
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
 
@@ -73,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--many reads its texts from stdin; leave the argument out")
     if arguments.many and (sys.stdin is None or sys.stdin.isatty()):
         raise RequestError("--many reads its texts from stdin, a line each; pipe some in")
+    if arguments.many and arguments.watch:
+        raise RequestError("--watch and --many were both given; one canvas can be watched: choose one, or take --trace")
     if arguments.image and arguments.text is None and not arguments.many:
         text: str | None = ""  # what stdin has is not asked for
     else:
@@ -84,12 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
     engine = load_engine(arguments)
     asker = _asker(engine, schema, arguments)
     engine.resolve(asker("x", 0))  # refuse at once what is wrong with every text
-    if text is not None:
-        done = engine.generate(asker(text, 0))
-        print(_line(engine, done, arguments), flush=True)
-        say_guesses(arguments, guesses(schema, text, done.text, field_entropy(engine.text, done)))
-        return 0
-    return 1 if _many(engine, asker, arguments) else 0
+    with traced(engine, arguments, "json") as engine:
+        if text is None:
+            return 1 if _many(engine, asker, arguments) else 0
+        done = answered(engine, asker(text, 0), arguments)
+    print(_line(engine, done, arguments), flush=True)
+    say_guesses(arguments, guesses(schema, text, done.text, field_entropy(engine.text, done)))
+    return 0
 
 
 def guesses(schema: Any, text: str, answer: str, nats: Mapping[str, float]) -> list[str]:

@@ -102,7 +102,10 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     many = 2**31  # a batch is bounded by --at-once alone
     limits = ServerLimits(per_key=many, in_flight=many, request_sec=86_400.0)
     names = (Path(arguments.model).name, "*")
-    service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
+    settings = Settings(
+        names, limits=limits, preset=arguments.preset, ask_fields=names[0] == "nano", version=__version__
+    )
+    service = Service(settings)
     engine.loop.start()
     service.ready(engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": _settings(arguments)}
@@ -122,7 +125,8 @@ def _fleet(arguments: argparse.Namespace) -> Done:
     from redraft.server.http.settings import Settings
 
     names = (Path(arguments.model).name, "*")
-    fleet = fleet_of(arguments, Settings(names, preset=arguments.preset, version=__version__))
+    settings = Settings(names, preset=arguments.preset, ask_fields=names[0] == "nano", version=__version__)
+    fleet = fleet_of(arguments, settings)
     folder = here if (here := Path(arguments.source)).is_dir() else here.parent
     with joined(arguments.address) as ray, as_files(ray, arguments.source, arguments.target) as (source, target):
         check_nodes(ray, fleet, wanted=fleet.replicas)

@@ -28,7 +28,7 @@ PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
 TRY = (
     r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],'
-    r'"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
+    r'"structured_outputs":{"json":"who, qty int, item"}}'
 )
 TRY_SUDOKU = r'{"messages":[{"role":"user","content":"sudoku\n1..4\n..1.\n..42\n4..."}]}'
 
@@ -195,6 +195,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         fetcher=Fetcher(tuple(arguments.image_host)),
         preset=arguments.preset,
         clip=arguments.model in EMBEDDED if arguments.clip_max_tokens is None else arguments.clip_max_tokens,
+        ask_fields=arguments.model == "nano",
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from redraft import __version__
 
 if TYPE_CHECKING:
+    from redraft.engine.request import Generation, Request, ResolvedRequest
     from redraft.operations.engine import Engine
     from redraft.trace.lines import Header
 
@@ -25,6 +27,22 @@ OWN = {"run", "parser", "root", "model_given", "json", "debug", "trace", "model"
 def trace_flag(parser: argparse.ArgumentParser) -> None:
     """Where to write one."""
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every step there, for `redraft watch`")
+
+
+def watch_flag(parser: argparse.ArgumentParser) -> None:
+    """Whether to show every step, and where to write them."""
+    parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
+    trace_flag(parser)
+
+
+def answered(engine: Engine, request: Request | ResolvedRequest, arguments: argparse.Namespace) -> Generation:
+    """The answer to a request, on show with --watch."""
+    if not arguments.watch:
+        return engine.generate(request)
+
+    from redraft.cli.display import watched
+
+    return watched(engine, request, answer_follows=sys.stdout.isatty() and not arguments.json)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, note, print_json, progress, show
+from redraft.errors import RequestError
 from redraft.files import recipes
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.tune.recipe import read_recipe
     from redraft.tune.train import LOG, train
 
+    if arguments.recipe.suffix in (".json", ".jsonl"):
+        name = f"{arguments.recipe} is a file of rows; a recipe names it under [data]"
+        raise RequestError(
+            f"{name}, as docs/tutorials/fine-tune.md shows: files = {{ {arguments.recipe.name!r} = 1.0 }}"
+        )
     recipe = read_recipe(arguments.recipe)
     began = time.monotonic()
     shown = Progress()

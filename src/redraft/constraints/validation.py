@@ -294,6 +294,8 @@ def _naming_the_place() -> Iterator[None]:
 
 def _unreadable(path: Sequence[str | int], said: str) -> ConstraintError:
     where = "/".join(map(str, path))
+    if [*path[-1:]] == ["type"] and "'anyOf'" in said:
+        said = f"{said.split(' is not ')[0]} is no type; types: array, boolean, integer, null, number, object, string"
     return ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {said[:200]}")
 
 

@@ -14,8 +14,6 @@ from typing import Annotated
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.diffusion.noise import SeededNoise
-from redraft.diffusion.seed import seeded
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.resolve import canvas_width
 from redraft.images.prompt import Prompt
@@ -31,7 +29,7 @@ from redraft.server.http.sse import Chunks, EventStream
 from redraft.server.limits import within
 from redraft.server.openai.chat import messages_of
 from redraft.server.openai.constraint import structured
-from redraft.server.openai.exchange import Exchange, Work, aside
+from redraft.server.openai.exchange import Exchange, Work, aside, noise_of
 from redraft.server.openai.fields import Sampling, StructuredOutputs, Turns, Width
 from redraft.server.openai.replies import Json, TextForm, canvas_report
 from redraft.server.openai.request_builder import RequestBuilder
@@ -118,8 +116,7 @@ async def _frames(exchange: Exchange) -> Chunks:
         if isinstance(delta.event, Draft):
             if not began:  # with the first step, so that what goes wrong before it has a status of its own
                 began = True
-                noise = seeded(SeededNoise(asked.seed), asked.width, asked.vocab, asked.seed_canvas).tokens.tolist()
-                pieces = [engine.text.decode([token], skip_special=False) for token in noise]
+                pieces = [engine.text.decode([token], skip_special=False) for token in noise_of(asked).tokens]
                 yield {"type": "noise", "width": len(pieces), "tokens": pieces}
             yield {"type": "draft"} | frames.of(0, delta.event)
         elif isinstance(delta.event, Block):

@@ -151,7 +151,11 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
     for match in _HOLE.finditer(text):
         name, kind = match["name"], match["kind"]
         if (kind is None) == (name not in given):
-            both = "is typed in the template and beside it" if kind else "has no kind; write {{name: int}} or the like"
+            both = (
+                "is typed in the template and beside it"
+                if kind
+                else f"has no kind; write {{{{{name}: string}}}}, or int"
+            )
             raise ConstraintError(f"hole {name!r} {both}")
         used.add(name)
         literals.append(text[at : match.start()])

@@ -21,6 +21,7 @@ class Settings:
     fetcher      what gets images of other hosts for clients; by default from none
     preset       sampler rules of requests that name none; None leaves them to the checkpoint
     clip         whether an answer that passes the context is cut to it instead of refused
+    ask_fields   `canvas.ask_fields` of requests that send a schema and no such field
     page         whether it serves the web page
     log_prompts  whether the log has prompts
     version      this program's
@@ -34,6 +35,7 @@ class Settings:
     fetcher: Fetcher = Fetcher()
     preset: str | None = None
     clip: bool = False
+    ask_fields: bool = False
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"

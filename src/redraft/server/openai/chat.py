@@ -13,7 +13,7 @@ from redraft.config import CheckpointConfig
 from redraft.constraints.schemas import plain_schema
 from redraft.engine.resolve import canvas_width
 from redraft.options import Options, SeedCanvas
-from redraft.prompts import of_schema
+from redraft.prompts import BEGINNINGS, of_schema
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.fetch import Fetcher
 from redraft.server.http.routing import answers, router_of_bodies
@@ -56,9 +56,7 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
     special = bool(body.parse_special)
-    messages = messages_of(service, body.messages, fetcher)
-    if body.canvas is not None and body.canvas.ask_fields:
-        messages = _asking_for_fields(body, messages)
+    messages = _asking(service, body, messages_of(service, body.messages, fetcher))
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
@@ -84,26 +82,31 @@ def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher 
     return found
 
 
-def _asking_for_fields(body: Chat, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the last one in the words of an extraction. Raises ApiError where there is no schema."""
+def _asking(service: Service, body: Chat, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, the last one in the words of an extraction if its fields are asked for: as sent, else as served.
+    Raises ApiError if that is sent without a schema."""
+    sent, schema = None if body.canvas is None else body.canvas.ask_fields, _schema(body) if messages else None
+    if schema is None:
+        if sent:
+            raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
+        return messages
     *before, last = messages
-    schema, content = _schema(body), last["content"]
-    if isinstance(content, str):
-        return [*before, last | {"content": of_schema(schema, content)}]
-    said = "".join(part["text"] for part in content if part["type"] == "text")
-    images = [part for part in content if part["type"] != "text"]
-    return [*before, last | {"content": [*images, {"type": "text", "text": of_schema(schema, said)}]}]
+    content = last["content"] or ""
+    images = [] if isinstance(content, str) else [part for part in content if part["type"] != "text"]
+    said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
+    if not (served if sent is None else sent):
+        return messages
+    asked = of_schema(schema, said)
+    return [*before, last | {"content": [*images, {"type": "text", "text": asked}] if images else asked}]
 
 
 def _schema(body: Chat) -> Any:
-    """The JSON Schema of the answer. Raises ApiError where there is none."""
+    """The JSON Schema of the answer, None where there is none."""
     form, output = body.response_format, body.structured_outputs
-    schema = None if form is None or form.json_schema is None else form.json_schema.schema_
     if output is not None and output.json_ is not None:
-        schema = plain_schema(output.json_)
-    if schema is None:
-        raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
-    return schema
+        return plain_schema(output.json_)
+    return body.json_schema if form is None or form.json_schema is None else form.json_schema.schema_
 
 
 def _called(call: Call) -> dict[str, Any]:

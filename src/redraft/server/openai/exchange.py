@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import log
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -17,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from redraft.constraints.validation import judged
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import seeded
 from redraft.engine.answer import Delta
 from redraft.engine.events import Draft, Finished, PromptRead
 from redraft.engine.request import Generation, ResolvedRequest
@@ -170,6 +173,10 @@ class Exchange:
             answer = self.answers.answers[i]
             start = len(answer.content) - len(delta.content)
             if isinstance(delta.event, Draft):
+                asked = self.work.requests[i]
+                if (delta.event.block, delta.event.step, asked.causal) == (0, 1, False):
+                    noise = Frames(engine.text, asked.eos).of(i, noise_of(asked))
+                    yield head | {"choices": [form.piece(i, Delta(delta.event), start)], "canvas": noise}
                 yield head | {"choices": [form.piece(i, delta, start)], "canvas": frames.of(i, delta.event)}
             more = {"usage": self.usage()} if running else {}
             if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
@@ -179,6 +186,13 @@ class Exchange:
                 yield head | {"choices": [last]} | more
         if with_usage and not self.answers.aborted:
             yield head | {"choices": [], "usage": self.usage()}
+
+
+def noise_of(asked: ResolvedRequest) -> Draft:
+    """What a request's first canvas begins as: step 0, where any token is as likely as any other."""
+    tokens = seeded(SeededNoise(asked.seed), asked.width, asked.vocab, asked.seed_canvas).tokens.tolist()
+    none = [False] * asked.width
+    return Draft(0, 0, tokens, none, none, [log(asked.vocab)] * asked.width)
 
 
 async def aside(request: Request, work: Callable[[Engine], T], *, answers: int = 1) -> T:

@@ -72,7 +72,7 @@ class CanvasOptions(Body):
     draw: Flag | None = option_field("draw")
     stream: Flag | None = Field(default=None, description="every step as a key `canvas` of a stream's chunks")
     ask_fields: Flag | None = Field(
-        default=None, description="in chat, with a JSON Schema: the last turn is a text, and its fields are asked for"
+        default=None, description="in chat, with a JSON Schema: ask for its fields of the last turn; by default of nano"
     )
 
 

@@ -44,7 +44,7 @@ function oneByOne(chunk, stage, said) {
 
 /** Chunks of a chat or a text, with the canvas as a key of their own. */
 function theirs(chunk, stage, said) {
-  if (chunk.canvas) stage.add(chunk.canvas);
+  if (chunk.canvas) chunk.canvas.step ? stage.add(chunk.canvas) : stage.noise(chunk.canvas);
   if (chunk.usage) said.usage = chunk.usage;
   const choice = chunk.choices[0]; // the chunk with the usage has none
   if (!choice) return;

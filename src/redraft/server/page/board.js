@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { heat } from "./recording.js";
 import { BOXES, clashes } from "./puzzle.js";
 
-/** A grid of cells; arrows walk it, digits set clues, Delete clears them. `changed()` is called with new clues. */
+/** A grid of cells; arrows walk it, digits set clues, Delete clears them. `changed()` is called with new clues; null for a board that takes none. */
 export class Board {
   constructor(changed) {
     this.changed = changed;
@@ -56,6 +56,7 @@ export class Board {
     const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.size, ArrowUp: -this.size }[event.key];
     const digit = Number(event.key);
     if (move) this.focus(this.at + move);
+    else if (!this.changed) return;
     else if (digit >= 1 && digit <= this.size) this.clue(digit);
     else if (["Delete", "Backspace", "0", "."].includes(event.key)) this.clue(0);
     else return;

@@ -14,27 +14,19 @@ export const title = "Schema";
 
 const PATH = "/v1/chat/completions";
 const TEXT = "Send 3 apples to Maria.";
-const SCHEMA = `{
-  "type": "object",
-  "properties": {
-    "who": { "type": ["string", "null"] },
-    "qty": { "type": ["integer", "null"] },
-    "item": { "type": ["string", "null"] }
-  },
-  "required": ["who", "qty", "item"]
-}`;
+const FIELDS = "who, qty int, item";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
-  return server.has(PATH, "response_format", "canvas", "logprobs");
+  return server.has(PATH, "structured_outputs", "canvas", "logprobs");
 }
 
 /** The view. */
 export function build(server) {
   const prompt = h("textarea", { rows: 3, spellcheck: "false" });
-  const schema = h("textarea", { rows: 10, spellcheck: "false", class: "code" });
+  const schema = h("textarea", { rows: 3, spellcheck: "false", class: "code" });
   prompt.value = TEXT;
-  schema.value = SCHEMA;
+  schema.value = FIELDS;
   const knobs = new Knobs(server);
   const table = h("tbody");
   const result = h(
@@ -50,9 +42,9 @@ export function build(server) {
     go: async (signal) => {
       table.replaceChildren();
       result.hidden = true;
-      const format = { type: "json_schema", json_schema: { name: "answer", schema: parsed(schema.value) } };
       const messages = [{ role: "user", content: prompt.value }];
-      const body = { messages, response_format: format, logprobs: true, top_logprobs: 2, canvas: { stream: true, ask_fields: true } };
+      const wanted = { structured_outputs: { json: parsed(schema.value) } };
+      const body = { messages, ...wanted, logprobs: true, top_logprobs: 2, canvas: { stream: true, ask_fields: true } };
       const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
       table.replaceChildren(...rows(said, stage.recording.frames));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
@@ -61,12 +53,12 @@ export function build(server) {
   return h(
     "div",
     { class: "view" },
-    h("p", { class: "lead" }, "The model is asked for the schema’s fields. Every step is held to the schema, so the answer always fits it."),
+    h("p", { class: "lead" }, "Name the fields that you want from a text. Every step is held to them, so the answer always fits."),
     h(
       "form",
       { class: "composer" },
       field("Text", prompt),
-      field("JSON Schema", schema),
+      field("Fields, or a JSON Schema", schema, "a field is a name and, unless it is text, a type: int, float, bool, date; A|B is one of these words, ? may be null"),
       h("div", { class: "row" }, run.button, bounds(server)),
       run.error,
       knobs.element,
@@ -76,7 +68,9 @@ export function build(server) {
   );
 }
 
+/** A JSON Schema as what it is; anything else goes as it is written, and the server reads it as fields. */
 function parsed(text) {
+  if (!/^\s*([{["]|(true|false|null)\s*$)/.test(text)) return text;
   try {
     return JSON.parse(text);
   } catch (error) {

@@ -1,21 +1,21 @@
 // A board that settles: clues are given, every other cell is redrafted until all of them agree.
 
-import { post } from "../api.js";
+import { getText, post } from "../api.js";
 import { ask } from "../ask.js";
 import { Board } from "../board.js";
-import { announce, h } from "../dom.js";
+import { announce, h, isStill } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { clashes, draw, solutions } from "../puzzle.js";
-import { Run } from "../run.js";
+import { Run, worded } from "../run.js";
 import { Stage } from "../stage.js";
+import { readTrace } from "../trace.js";
 
 export const id = "sudoku";
 export const title = "Sudoku";
 
 const PATH = "/v1/canvas";
+const LEAD = "Every cell sees every other, so a later digit can correct an earlier one.";
 const FIRST = [..."015300003004000000030245651400040060"].map(Number);
-const ELSEWHERE =
-  "nano reads sentences. The other model in the package solves boards: stop this server, start redraft serve nano-sudoku, and load this page again. Until then ";
 
 /** Boards that fit on one canvas: a token a cell, one a line end, one for the end. */
 function sizes(server) {
@@ -30,7 +30,26 @@ export function fits(server) {
 
 /** The view. */
 export function build(server) {
-  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE, h("a", { href: "#trace" }, "watch one being solved"), " (Show a sample).") : new Sudoku(server).element;
+  return server.name === "nano" ? recorded() : new Sudoku(server).element;
+}
+
+/** nano solves no boards: one that the other model of the package solved, from the package. */
+function recorded() {
+  const board = new Board(null);
+  board.set(new Array(36).fill(0));
+  const stage = new Stage({ shown: (frame) => board.show(read(frame, board.size)) });
+  const play = async () => {
+    const { recordings } = readTrace(await getText("page/sample.jsonl"));
+    const [{ begun, drafts, finish, steps }] = recordings;
+    board.set([...begun.prompt.match(/^[.\d]+$|^[.\d]+(?=<)/gm).join("").replaceAll(".", "0")].map(Number));
+    for (const draft of drafts) stage.show(draft);
+    stage.timeline.pause();
+    stage.end({ steps, seed: begun.seed, finish });
+    if (!isStill()) stage.timeline.toggle();
+  };
+  play().catch((error) => stage.element.before(h("p", { class: "error", role: "alert" }, worded(error))));
+  const how = ["This run is recorded: nano, which is served here, reads sentences. For boards of your own stop the server, and start ", h("code", {}, "redraft serve nano-sudoku"), "."];
+  return h("div", { class: "view" }, h("p", { class: "lead" }, LEAD), h("p", {}, ...how), board.element, stage.element);
 }
 
 class Sudoku {
@@ -46,7 +65,7 @@ class Sudoku {
     this.element = h(
       "div",
       { class: "view" },
-      h("p", { class: "lead" }, "Every cell sees every other, so a later digit can correct an earlier one. Type to set clues."),
+      h("p", { class: "lead" }, LEAD, " Type to set clues."),
       h(
         "div",
         { class: "beside" },
@@ -103,30 +122,9 @@ class Sudoku {
     await ask(PATH.slice(1), { ...this.knobs.values(), ...wish, ...body }, this.stage, signal);
   }
 
-  /** Digits of a frame, cell by cell: tokens are read as text, so that it does not matter how they are cut. */
   show(frame) {
-    const { size } = this.board;
-    const read = { digits: [], entropy: [], changed: [] };
-    let row = 0;
-    let column = 0;
     if (!frame.step) return this.noise(frame);
-    frame.tokens.slice(0, frame.end).forEach((token, i) => {
-      for (const character of token) {
-        if (character === "\n") [row, column] = [row + 1, 0];
-        else if (column < size) {
-          const at = row * size + column;
-          read.digits[at] = character;
-          read.entropy[at] = frame.entropy[i];
-          read.changed[at] = frame.changed[i];
-          column += 1;
-        }
-      }
-    });
-    for (let at = 0; at < size * size; at += 1) {
-      read.digits[at] ??= 0;
-      read.entropy[at] ??= 0;
-    }
-    this.now = this.board.show(read);
+    this.now = this.board.show(read(frame, this.board.size));
   }
 
   /** Noise has no lines: a token a cell, as far as it has room there. */
@@ -154,4 +152,24 @@ async function pinned(text, signal) {
   const { tokens, token_strs: pieces } = await post("tokenize", asked, signal);
   if (pieces.length !== text.length || pieces.some((piece, i) => piece !== text[i])) return [];
   return tokens.map((token, at) => ({ at, token })).filter(({ at }) => /\d/.test(text[at]));
+}
+
+/** Digits of a frame, cell by cell: tokens are read as text, so that it does not matter how they are cut. */
+function read(frame, size) {
+  const found = { digits: new Array(size * size).fill(0), entropy: new Array(size * size).fill(0), changed: [] };
+  let row = 0;
+  let column = 0;
+  frame.tokens.slice(0, frame.end).forEach((token, i) => {
+    for (const character of token) {
+      if (character === "\n") [row, column] = [row + 1, 0];
+      else if (column < size && row < size) {
+        const at = row * size + column;
+        found.digits[at] = character;
+        found.entropy[at] = frame.entropy[i];
+        found.changed[at] = frame.changed[i];
+        column += 1;
+      }
+    }
+  });
+  return found;
 }

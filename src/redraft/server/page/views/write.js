@@ -18,6 +18,7 @@ const SENTENCES = [
   ["A record", "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome."],
   ["A change", 'Edit: Set qty to 520.\n{"who":"Maria","qty":3,"item":"apples"}'],
 ];
+const ASKED = "Extract as JSON: who, item\nSend 3 apples to Maria.";
 const CAUSAL = { canvas: { causal: true } };
 const LONGEST_NAME = 48;
 
@@ -34,7 +35,7 @@ export function build(server) {
 class Write {
   constructor(server) {
     this.server = server;
-    this.prompt = h("textarea", { rows: 2, spellcheck: "false", "aria-label": "Prompt", placeholder: "Ask something" });
+    this.prompt = h("textarea", { rows: 2, spellcheck: "false", "aria-label": "Prompt", placeholder: server.name === "nano" ? ASKED : "Ask something" });
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
@@ -47,7 +48,7 @@ class Write {
       this.run.start();
     });
     const examples = server.name === "nano-sudoku" ? [PUZZLE] : SENTENCES;
-    this.element = h("div", { class: "view" }, lead(), bounds(server), this.begin(examples), this.turns, this.composer());
+    this.element = h("div", { class: "view" }, lead(), bounds(server, ...toSchema(server)), this.begin(examples), this.turns, this.composer());
     this.fresh();
     const before = opened();
     if (before) this.reopen(before);
@@ -129,6 +130,7 @@ class Write {
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
       turn.answered(said);
+      if (!said.text) stage.facts.append(...toSchema(this.server));
       this.keep(turn, wish?.seed === undefined);
       if (again) return undefined;
       this.prompt.value = "";
@@ -217,6 +219,11 @@ function named({ turns, when }) {
   const line = first.asked.replace(/\s+/g, " ");
   const short = line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME)}…` : line;
   return `${short || "(an image)"} · ${new Date(when).toLocaleString()}`;
+}
+
+/** Where a sentence and the names of fields are enough: nano answers other turns with nothing, or with nonsense. */
+function toSchema(server) {
+  return server.name === "nano" ? [" For a sentence of your own, name its fields under ", h("a", { href: "#schema" }, "Schema"), "."] : [];
 }
 
 function lead() {
