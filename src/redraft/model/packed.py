@@ -144,7 +144,8 @@ class Packed:
     def with_parts(self, parts: Iterable[Tensor]) -> Packed:
         """The same with other tensors, in the order of `parts`."""
         names = [name for name in ("codes", "scale", "top", "zero") if getattr(self, name) is not None]
-        return replace(self, **dict(zip(names, parts, strict=True)))
+        held = dict(zip(names, parts, strict=True))
+        return Packed(self.format, held["codes"], held["scale"], held.get("top"), self.tiled, held.get("zero"))
 
     def __getitem__(self, index: int | slice | Tensor) -> Packed:
         """Some matrices of a stack, or rows of a matrix."""
@@ -204,7 +205,8 @@ def _factors(packed: Packed) -> tuple[Tensor, Tensor | None]:
     assert packed.top is not None
 
     def times(numbers: Tensor, factors: Tensor) -> Tensor:
-        return (numbers.float().unflatten(-1, (factors.shape[-1], -1)) * factors.float().unsqueeze(-1)).flatten(-2)
+        grouped: Tensor = numbers.float().unflatten(-1, (factors.shape[-1], -1))
+        return (grouped * factors.float().unsqueeze(-1)).flatten(-2)
 
     if packed.zero is None:
         return times(packed.scale, packed.top), None

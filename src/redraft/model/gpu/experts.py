@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 
 from redraft.model.gpu.tiles import (
+    BYTES,
     EIGHT,
     HOPPER,
     INT4_CODES,
@@ -30,6 +31,7 @@ from redraft.model.gpu.tiles import (
     accumulate,
     constants,
     kind_of,
+    matrix_of,
     parts,
     read,
     scaled,
@@ -74,7 +76,7 @@ def _place(chosen, order, experts, starts, ends, count, BLOCK_ROWS: tl.constexpr
 @triton.jit
 @no_type_check
 def _gate_up(
-    x, x_scale, order, experts, starts, ends, codes, scale, top, result, choices,
+    x, x_scale, order, experts, starts, ends, codes, scale, top, zero, result, choices,
     PHASED: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
     SUMS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
@@ -90,13 +92,11 @@ def _gate_up(
     rows = tl.load(order + place, mask=rows_inside, other=0).to(tl.int64) // choices
     wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     out = tl.where(wanted < OUTER, wanted, 0)
-    codes += expert * (2 * OUTER * (INNER // 8 if KIND >= 2 else INNER))
-    scale += expert * (2 * OUTER * (INNER // GROUP if GROUP else 1))
-    top += expert * (2 * OUTER * (INNER // GROUP if KIND == 4 else 1))
+    codes, scale, top, zero = matrix_of(codes, scale, top, zero, expert, 2 * OUTER, INNER, GROUP, KIND)
     gate = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     up = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     gate, up = accumulate(
-        gate, up, x, rows, rows_inside, codes, scale, top, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN
+        gate, up, x, rows, rows_inside, codes, scale, top, zero, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN
     )
     gate = scaled(gate, x_scale, rows, rows_inside, scale, top, out, KIND)
     up = scaled(up, x_scale, rows, rows_inside, scale, top, out + OUTER, KIND)
@@ -115,7 +115,7 @@ def _gate_up(
 @triton.jit
 @no_type_check
 def _down(
-    x, x_scale, order, experts, starts, ends, codes, scale, top, result,
+    x, x_scale, order, experts, starts, ends, codes, scale, top, zero, result,
     INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, SUMS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
@@ -131,12 +131,10 @@ def _down(
     rows = place.to(tl.int64)
     wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     out = tl.where(wanted < OUTER, wanted, 0)
-    codes += expert * (OUTER * (INNER // 8 if KIND >= 2 else INNER))
-    scale += expert * (OUTER * (INNER // GROUP if GROUP else 1))
-    top += expert * (OUTER * (INNER // GROUP if KIND == 4 else 1))
+    codes, scale, top, zero = matrix_of(codes, scale, top, zero, expert, OUTER, INNER, GROUP, KIND)
     sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     sums, _ = accumulate(
-        sums, sums, x, rows, rows_inside, codes, scale, top, out, 0, INNER, GROUP, KIND, False, BLOCK_IN
+        sums, sums, x, rows, rows_inside, codes, scale, top, zero, out, 0, INNER, GROUP, KIND, False, BLOCK_IN
     )
     found = scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND)
     mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
@@ -201,7 +199,7 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     kind = kind_of(weight)
     most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
     block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
-    inner = {PLAIN: 64, EIGHT: 128}.get(kind, 16)
+    inner = {PLAIN: 64, EIGHT: 128, BYTES: 64}.get(kind, 16)
     if block <= 32:
         return Tile(block, 64, inner), Tile(block, 128, inner)
     wide = Tile(block, 128, inner, warps=8, stages=3)
