@@ -95,11 +95,15 @@ def whole(size: int, form: Format | None) -> int:
 
 
 def check_experts(
-    case: tuple[int, int, int, int, int, int], form: Format | None, dtype: torch.dtype, device: str
+    case: tuple[int, int, int, int, int, int],
+    form: Format | None,
+    dtype: torch.dtype,
+    device: str,
+    of_down: Format | None = None,
 ) -> None:
     """Beside the twin, also if experts that no row chose are not numbers: one that is read anywhere shows."""
     rows, count, hidden, ffn, choices, used = case
-    hidden, ffn, made = whole(hidden, form), whole(ffn, form), draw(rows, device)
+    hidden, ffn, made = whole(hidden, form), whole(ffn, of_down or form), draw(rows, device)
     experts: AnyExperts
     if form is None:
         experts = Experts(hidden, ffn, count).to(device).requires_grad_(False)
@@ -108,9 +112,9 @@ def check_experts(
         experts = experts.to(dtype)
     else:
         shapes = (count, 2 * ffn, hidden), (count, hidden, ffn)
-        held = [PackedMatrix(form, shape) for shape in shapes]
+        held = [PackedMatrix(one, shape) for one, shape in zip((form, of_down or form), shapes, strict=True)]
         for matrix, shape in zip(held, shapes, strict=True):
-            matrix.take(some_packed(shape, form, made))
+            matrix.take(some_packed(shape, matrix.format, made))
         experts = PackedExperts(*held)
     x = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(used, generator=made, device=device)[:choices] for _ in range(rows)])

@@ -22,7 +22,6 @@ import triton
 import triton.language as tl
 
 from redraft.model.gpu.tiles import (
-    BYTES,
     EIGHT,
     HOPPER,
     INT4_CODES,
@@ -30,6 +29,7 @@ from redraft.model.gpu.tiles import (
     Tile,
     accumulate,
     constants,
+    inner_of,
     kind_of,
     matrix_of,
     parts,
@@ -171,6 +171,7 @@ def experts_each(
     gate_up, down = experts.gate_up, experts.down
     ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
     tile, down_tile = tiles or experts_tiles(gate_up, rows * choices / gate_up.shape[0], x.dtype)
+    down_tile = down_tile if tiles else replace(down_tile, inner=inner_of(down))  # it may have another format
     order, *blocks = _blocks(chosen.contiguous(), gate_up.shape[0], tile.rows)
     inner = x.new_empty(rows * choices, ffn)
     is_phased = kind_of(down) >= INT4_CODES
@@ -199,7 +200,7 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     kind = kind_of(weight)
     most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
     block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
-    inner = {PLAIN: 64, EIGHT: 128, BYTES: 64}.get(kind, 16)
+    inner = inner_of(weight)
     if block <= 32:
         return Tile(block, 64, inner), Tile(block, 128, inner)
     wide = Tile(block, 128, inner, warps=8, stages=3)

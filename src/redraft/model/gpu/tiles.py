@@ -267,11 +267,16 @@ def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1)
 
 def stage_bytes(kind: int, tile: Tile, size: int, matrices: int) -> int:
     """Shared memory of a stage, for rows of numbers of `size` bytes."""
-    if kind == BYTES:
-        return tile.inner * (2 * matrices * tile.out + size * tile.rows)
-    # 4 bytes for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x.
-    a_row, a_column = (5, 8 * size) if kind >= INT4_CODES else (1, 1) if kind == EIGHT else (size, size)
+    # 4 bytes for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x. Factors take
+    # another 1 or 2, upper bits a word.
+    words = {LEAST_CODES: 6, SIX_CODES: 9, SIX_BLOCKS: 11}.get(kind, 5)
+    a_row, a_column = (words, 8 * size) if kind >= INT4_CODES else (1, 1) if kind == EIGHT else (size, size)
     return tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
+
+
+def inner_of(weight: Tensor | Packed) -> int:
+    """The usual `inner` of a tile."""
+    return {PLAIN: 64, EIGHT: 128, BYTES: 64}.get(kind_of(weight), 16)
 
 
 def shared_memory(device: torch.device) -> int:
