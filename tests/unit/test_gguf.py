@@ -16,13 +16,16 @@ from tests.helpers import new_prefix, tiny_config, tiny_json, tiny_model
 from redraft.errors import RunError, WeightsError
 from redraft.measure.description import book
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.kernels import Kernels
 from redraft.model.linear import multiply, tile
+from redraft.model.moe import experts_grouped
 from redraft.model.packed import unpack
 from redraft.weights.blocks import KINDS
 from redraft.weights.gguf import ARCHITECTURE, GgufSource, open_source, released_name
 from redraft.weights.load import load_model
 from redraft.weights.memory import footprint
 from redraft.weights.names import slots
+from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, packed_matrices
 
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 96}
@@ -191,6 +194,21 @@ def test_a_matrix_of_several_kinds_is_unpacked(tmp_path: Path) -> None:
     found = packed_matrices(load_model(tmp_path / "two")[0])
     assert "layers.0.attention.qkv.weight" not in found
     assert {"layers.1.attention.qkv.weight", "layers.0.experts.down"} <= found.keys()
+
+
+def test_blocks_on_the_host_multiply_the_same_in_the_planned_memory(tmp_path: Path) -> None:
+    """Layers of two kinds, as llama.cpp mixes them: each kind has its own places on the device, which were counted as
+    one."""
+    write(tmp_path / "one", TYPES.Q4_K, other=("1.experts.down_proj", TYPES.Q8_0))
+    near = load_model(tmp_path / "one", kernels=Kernels(experts=experts_grouped))[0]
+    far, config = load_model(tmp_path / "one", placement=Placement.HOST)
+    ours, theirs = (model.denoise(torch.arange(6), None, new_prefix(model)) for model in (far, near))
+    assert torch.equal(ours, theirs)
+    kept = open_source(tmp_path / "one").kept(slots(config.model))
+    need = footprint(config.model, torch.float32, kept, Placement.HOST)
+    couriers = {layer.experts.courier for layer in far.layers}
+    assert len(couriers) == 2
+    assert sum(courier.num_bytes for courier in couriers) == need.weights["experts"]
 
 
 def test_a_factor_that_is_no_number_is_refused(tmp_path: Path) -> None:

@@ -133,8 +133,10 @@ def _scales(
 @no_type_check
 def _uppers(codes, out, at, inside, INNER: tl.constexpr):
     """The upper bits of each word's codes: of the first four in the lower half, of the others in the upper half."""
-    half = tl.load(codes + out[:, None] * (3 * INNER // 16) + INNER // 8 + (at // 2)[None, :], mask=inside, other=0)
-    half = half >> (16 * (at % 2))[None, :]
+    halves = codes.to(tl.pointer_type(tl.int16))
+    half = tl.load(halves + out[:, None] * (3 * INNER // 8) + INNER // 4 + at[None, :], mask=inside, other=0).to(
+        tl.int32
+    )
     return (half & 0xFF) | (half & 0xFF00) << 8
 
 
@@ -268,8 +270,8 @@ def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1)
 def stage_bytes(kind: int, tile: Tile, size: int, matrices: int) -> int:
     """Shared memory of a stage, for rows of numbers of `size` bytes."""
     # 4 bytes for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x. Factors take
-    # another 1 or 2, upper bits a word.
-    words = {LEAST_CODES: 6, SIX_CODES: 9, SIX_BLOCKS: 11}.get(kind, 5)
+    # another 1, upper bits 2.
+    words = {LEAST_CODES: 6, SIX_CODES: 7, SIX_BLOCKS: 8}.get(kind, 5)
     a_row, a_column = (words, 8 * size) if kind >= INT4_CODES else (1, 1) if kind == EIGHT else (size, size)
     return tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
 
