@@ -137,9 +137,8 @@ class Driver:
 def main() -> None:
     """Compile, tell, judge."""
     parser = argparse.ArgumentParser(description="Compile the kernels of a step and tell what came of them.")
-    parser.add_argument(
-        "--plans", default=f"none,{','.join([*FORMS, *BLOCKS])}", help="plans, none for bfloat16 (default: all)"
-    )
+    every = ",".join(["none", *FORMS, *BLOCKS])
+    parser.add_argument("--plans", default=every, help="plans, none for bfloat16 (default: all)")
     parser.add_argument("--arch", type=int, nargs="+", default=[*LIMITS], choices=[*LIMITS], help="default: all")
     parser.add_argument("--part", default="", help="parts of the work whose names begin so (default: all)")
     parser.add_argument("--layers", type=int, help="of the first layers alone; six have one of each kind")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 import torch
 from tests.helpers import new_prefix, tiny_config, tiny_json, tiny_model
 
+from redraft.__main__ import main
+from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
 from redraft.measure.description import book
 from redraft.model.gemma import DiffusionGemma
@@ -30,6 +33,8 @@ from redraft.weights.plan import PLANS, packed_matrices
 
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 96}
 TYPES = gguf.GGMLQuantizationType
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE, PAGE = ROOT / "recipes/shapes/26b", ROOT / "docs/26b.md"
 KEPT = {TYPES.Q4_0: 4.5, TYPES.Q5_0: 6.5, TYPES.Q8_0: 8.5, TYPES.Q4_K: 4.625, TYPES.Q6_K: 6.5625}
 """Kinds of blocks that stay packed, and the bits of a weight here: 8 scales of 6 bits take a byte each, codes of 5 bits
 six."""
@@ -46,15 +51,15 @@ NAMES = {
 }
 
 
-def theirs() -> dict[str, str]:
+def theirs(layers: int = 2) -> dict[str, str]:
     """Released name -> GGUF name of every tensor, by trying every name that GGUF files of the kind hold."""
     ends = (
         "attn_norm post_attention_norm ffn_norm pre_ffw_norm_2 post_ffw_norm_1 post_ffw_norm_2 post_ffw_norm"
         " attn_q attn_k attn_v attn_output attn_q_norm attn_k_norm ffn_gate ffn_up ffn_down ffn_gate_inp"
         " ffn_gate_up_exps ffn_down_exps layer_output_scale enc_layer_output_scale"
     )
-    names = [f"blk.{i}.{end}.weight" for i in range(2) for end in ends.split()]
-    names += [f"blk.{i}.{end}.scale" for i in range(2) for end in ("ffn_gate_inp", "ffn_down_exps")]
+    names = [f"blk.{i}.{end}.weight" for i in range(layers) for end in ends.split()]
+    names += [f"blk.{i}.{end}.scale" for i in range(layers) for end in ("ffn_gate_inp", "ffn_down_exps")]
     names += ["token_embd.weight", "output_norm.weight"]
     names += [f"self_cond_{end}.weight" for end in ("pre_norm", "gate", "up", "down")]
     return {released_name(name): name for name in names}
@@ -209,6 +214,59 @@ def test_blocks_on_the_host_multiply_the_same_in_the_planned_memory(tmp_path: Pa
     couriers = {layer.experts.courier for layer in far.layers}
     assert len(couriers) == 2
     assert sum(courier.num_bytes for courier in couriers) == need.weights["experts"]
+
+
+def released_head(folder: Path, kind: str) -> int:
+    """The head of a file of the released shapes, as llama.cpp's quantizer would choose its kinds; its bytes are a hole.
+    Returns their number."""
+    shutil.copytree(SHAPE, folder)
+    config, size = read_config(SHAPE).model, 0
+    layers, names = len(config.layers), theirs(len(config.layers))
+    writer = gguf.GGUFWriter(folder / "model.gguf", ARCHITECTURE)
+    for slot in slots(config):
+        name, own = names[slot.stored], TYPES.F32
+        if len(slot.shape) >= 2 and "gate_inp" not in name:
+            own = TYPES[kind.removesuffix("_M")]
+            if kind.endswith("_M") and (name.startswith("token_embd") or more_bits(name, layers)):
+                own = TYPES.Q6_K
+            own = OTHERS[own] if slot.shape[-1] % gguf.GGML_QUANT_SIZES[own][0] else own
+        block, each = gguf.GGML_QUANT_SIZES[own]
+        held = slot.num_elements // block * each
+        raw = (None, np.dtype(np.float32)) if own is TYPES.F32 else (own, np.dtype(np.uint8))
+        shape = slot.shape if own is TYPES.F32 else (*slot.shape[:-1], slot.shape[-1] // block * each)
+        writer.add_tensor_info(name, shape, raw[1], held, raw_dtype=raw[0])
+        size += -(-held // 32) * 32
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_ti_data_to_file, writer.close):
+        step()
+    with (folder / "model.gguf").open("r+b") as file:
+        file.truncate(file.seek(0, 2) + size + 32)
+    return size
+
+
+def more_bits(name: str, layers: int) -> bool:
+    """Whether a Q4_K_M has this matrix in Q6_K: V and down of the first eighth of the layers, the last, and each third
+    between."""
+    if "attn_v." not in name and "ffn_down" not in name:
+        return False
+    layer = int(name.split(".")[1])
+    return not layers // 8 <= layer < 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K_M", "Q6_K", "Q8_0"])
+def test_files_of_the_released_shapes_take_what_the_page_says(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = released_head(tmp_path / "one", kind)
+    found = [f"{size / 1e9:.1f} GB"]
+    for memory in ("24", "80"):
+        assert main(["inspect", str(tmp_path / "one"), "--memory", memory, "--context", "8192", "--json"]) == 0
+        ledger = json.loads(capsys.readouterr().out)["ledger"]
+        left = ledger["memory"] - sum(ledger["bytes"].values())
+        found += [f"{ledger['bytes']['weights'] / 1e9:.1f} GB"] if memory == "24" else []
+        found.append(f"{left / 1e9:.3g} GB" if left > 0 else f"{-left / 1e9:.2f} GB short")
+    (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {kind} |")]
+    cells = [cell.strip().partition(";")[0] for cell in row.strip("|").split("|")[1:]]
+    assert cells == found
 
 
 def test_a_factor_that_is_no_number_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from redraft.model.gpu.kernels import GPU
 from redraft.model.gpu.norm import norm_kernel
 from redraft.model.gpu.tiles import SPARE
 from redraft.model.kernels import Causal, norm_exact
-from redraft.model.packed import FP8, INT4, INT4_BLOCKS, INT6_G32, INT8, INT8_G32, NVFP4, TABLE8, Format
+from redraft.model.packed import FP8, INT4, INT4_BLOCKS, INT6_BLOCKS, INT6_G32, INT8, INT8_G32, NVFP4, TABLE8, Format
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Span
 from redraft.weights.fill import pack_model
 from redraft.weights.plan import PLANS
@@ -59,7 +59,11 @@ def test_only_experts_that_a_row_chose_have_blocks(case: tuple[int, ...]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
-@pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
+@pytest.mark.parametrize(
+    "form",
+    [None, INT4, NVFP4, INT4_BLOCKS, INT6_BLOCKS, INT8_G32],
+    ids=lambda form: form.name if form else "plain",
+)
 def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
     """In float16, also in large tiles: the interpreter multiplies the bits of bfloat16 as integers. Natively it is
     tested in tests/gpu."""
