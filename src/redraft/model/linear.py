@@ -80,13 +80,12 @@ def multiply_tiled(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tens
 
     The library adds a number in bfloat16 for each group, here the value of its middle code.
     """
-    scale, added = steps(weight)
     group = weight.format.group
-    if added is None:  # half the time of a stack, which is half that of a product of 16 rows
-        scales = torch.zeros(*scale.T.shape, 2, dtype=torch.bfloat16)
-        scales[..., 0] = scale.T
+    if weight.zero is None:  # a stack would take half as long as the product of 16 rows
+        scales = torch.zeros(*weight.scale.T.shape, 2, dtype=torch.bfloat16)
+        scales[..., 0] = weight.scale.T
     else:
-        scales = torch.stack([scale.T, added.T], -1).bfloat16()
+        scales = torch.stack([part.T for part in steps(weight)], -1).bfloat16()
     parts = [
         torch.ops.aten._weight_int4pack_mm_for_cpu(part.contiguous(), weight.codes, group, scales)
         for part in x.split(TILED_ROWS)

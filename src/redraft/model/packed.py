@@ -191,13 +191,12 @@ def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, 
     return grouped.flatten(-2).to(dtype)
 
 
-def steps(packed: Packed) -> tuple[Float[Tensor, "*stack groups"], Float[Tensor, "*stack groups"] | None]:
-    """A step of each group, and the value of its middle code if that is not 0, in float32."""
+def steps(packed: Packed) -> tuple[Float[Tensor, "*stack groups"], Float[Tensor, "*stack groups"]]:
+    """A step of each group, and the value of its middle code, of a format with zeros; in float32."""
+    assert packed.zero is not None
     middle = 1 << packed.format.bits - 1
     scale, least = _factors(packed) if packed.top is not None else (packed.scale.float(), None)
-    if least is not None:
-        return scale, middle * scale - least
-    return scale, None if packed.zero is None else (middle - packed.zero.float()) * scale
+    return scale, (middle - packed.zero.float()) * scale if least is None else middle * scale - least
 
 
 def _factors(packed: Packed) -> tuple[Tensor, Tensor | None]:
