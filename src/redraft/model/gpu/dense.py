@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from redraft.model.gpu.rounding import rounded
-from redraft.model.gpu.tiles import Tile, accumulate, constants, inner_of, parts, read, scaled
+from redraft.model.gpu.tiles import Tile, accumulate, constants, inner_of, is_narrow, parts, read, scaled
 from redraft.model.linear import float8_matmul, multiply_packed
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
@@ -56,7 +56,11 @@ def multiply_kernel(x: Float[Tensor, "rows inner"], weight: Packed, tile: Tile |
 
 def dense_tile(weight: Packed, rows: int) -> Tile:
     """The largest tile that leaves enough programs to fill a GPU."""
-    block, out, outer = min(max(triton.next_power_of_2(rows), 16), 128), 128, weight.shape[0]
+    block, out, outer = (
+        min(max(triton.next_power_of_2(rows), 16), 32 if is_narrow(weight) else 128),
+        128,
+        weight.shape[0],
+    )
     while triton.cdiv(rows, block) * triton.cdiv(outer, out) < _PROGRAMS and (block > 32 or out > 64):
         block, out = (block // 2, out) if block > 32 else (block, 64)
     return Tile(block, out, inner_of(weight), warps=8 if block * out >= 8192 else 4)

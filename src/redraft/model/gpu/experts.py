@@ -30,6 +30,7 @@ from redraft.model.gpu.tiles import (
     accumulate,
     constants,
     inner_of,
+    is_narrow,
     kind_of,
     matrix_of,
     parts,
@@ -198,7 +199,7 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     matrix units than Hopper's, whose sums are in the same registers.
     """
     kind = kind_of(weight)
-    most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
+    most = 32 if (dtype == torch.float32 and kind != EIGHT) or is_narrow(weight) else _MOST
     block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
     inner = inner_of(weight)
     if block <= 32:

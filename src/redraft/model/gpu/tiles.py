@@ -281,6 +281,14 @@ def inner_of(weight: Tensor | Packed) -> int:
     return {PLAIN: 64, EIGHT: 128, BYTES: 64}.get(kind_of(weight), 16)
 
 
+def is_narrow(weight: Tensor | Packed) -> bool:
+    """Whether tiles of these codes take 32 rows at most: for more, compute 10.0 has too little tensor memory."""
+    if knobs.runtime.interpret or kind_of(weight) < LEAST_CODES:
+        return False
+    arch: int = driver.active.get_current_target().arch
+    return arch // 10 == 10
+
+
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may plan with on a device; the interpreter has no such limit."""
     if knobs.runtime.interpret:
