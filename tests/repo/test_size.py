@@ -9,14 +9,14 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_820, TESTS: 30_240}
+WHOLE_WALLS = {SOURCE: 44_830, TESTS: 30_240}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 10_325,
     "images": 740,
-    "model/gpu": 1_910,
+    "model/gpu": 1_920,
     "weights": 3_430,
     "constraints": 6_275,
     "tasks": 2_580,

@@ -56,11 +56,8 @@ def multiply_kernel(x: Float[Tensor, "rows inner"], weight: Packed, tile: Tile |
 
 def dense_tile(weight: Packed, rows: int) -> Tile:
     """The largest tile that leaves enough programs to fill a GPU."""
-    block, out, outer = (
-        min(max(triton.next_power_of_2(rows), 16), 32 if is_narrow(weight) else 128),
-        128,
-        weight.shape[0],
-    )
+    most, out, outer = 32 if is_narrow(weight) else 128, 128, weight.shape[0]
+    block = min(max(triton.next_power_of_2(rows), 16), most)
     while triton.cdiv(rows, block) * triton.cdiv(outer, out) < _PROGRAMS and (block > 32 or out > 64):
         block, out = (block // 2, out) if block > 32 else (block, 64)
     return Tile(block, out, inner_of(weight), warps=8 if block * out >= 8192 else 4)
