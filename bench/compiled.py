@@ -37,13 +37,17 @@ from redraft.model.gpu.graph import FixedRows
 from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.packed import INT4_ASYM
 from redraft.model.rows import Mode, Span
-from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, PackingPlan, formats
+from redraft.weights import blocks
+from redraft.weights.names import slots
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, PackingPlan, formats
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
 META = torch.device("meta")
 _ASYM = replace(INT4_ASYM, name="int4-g64-asym", group=64)
 FORMS = PLANS | {"asym": PackingPlan("asym", _ASYM, _ASYM, _ASYM)}
 """Also 4 bits with zero points, as AWQ's and GPTQ's files have them in every layer."""
+BLOCKS = {"q8_0": ("Q8_0", "Q8_0"), "q4_k": ("Q4_K", "Q5_0"), "q6_k": ("Q6_K", "Q8_0")}
+"""GGUF's files by the kind of most matrices, and of those whose rows are no blocks of 256, by llama.cpp's rule."""
 MATRICES = ("_gate_up", "_down", "_dense")
 """Kernels that must keep the matrix units of compute 9.0 busy."""
 PIPELINED = (*MATRICES, "_attend")
@@ -133,7 +137,8 @@ class Driver:
 def main() -> None:
     """Compile, tell, judge."""
     parser = argparse.ArgumentParser(description="Compile the kernels of a step and tell what came of them.")
-    parser.add_argument("--plans", default=f"none,{','.join(FORMS)}", help="plans, none for bfloat16 (default: all)")
+    every = ",".join(["none", *FORMS, *BLOCKS])
+    parser.add_argument("--plans", default=every, help="plans, none for bfloat16 (default: all)")
     parser.add_argument("--arch", type=int, nargs="+", default=[*LIMITS], choices=[*LIMITS], help="default: all")
     parser.add_argument("--part", default="", help="parts of the work whose names begin so (default: all)")
     parser.add_argument("--layers", type=int, help="of the first layers alone; six have one of each kind")
@@ -186,8 +191,7 @@ def recorded(given: argparse.Namespace, layers: int, rows: list[dict[str, Any]],
 
 def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterator[tuple[str, list[Kernel]]]:
     """What each part of the work launches that no part before it has, as compiled."""
-    plan = FORMS.get(name)
-    model = random_weights(config, torch.bfloat16, META, formats(config, plan) if plan else {}, GPU)
+    model = random_weights(config, torch.bfloat16, META, formats_of(config, name), GPU)
     known = {id(kernel) for kernel in notes.kernels}
     works: dict[str, Callable[[], object]] = {
         **{f"step of {count}": partial(stepped, model, count) for count in CANVASES},
@@ -205,6 +209,15 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
         # Compiled once, a kernel serves several plans and parts of the work; it is listed with the first.
         yield what, [kernel for kernel in notes.kernels if id(kernel) not in known and kernel.grids]
         known |= {id(kernel) for kernel in notes.kernels}
+
+
+def formats_of(config: ModelConfig, name: str) -> Formats:
+    """The formats of a plan, or of a GGUF file."""
+    if name not in BLOCKS:
+        return formats(config, FORMS.get(name))
+    packed, (kind, other) = formats(config, PLANS["int4"]), (blocks.KINDS[one].format for one in BLOCKS[name])
+    fits = {slot.target: slot.shape[-1] % (kind.block or kind.group) == 0 for slot in slots(config)}
+    return {target: kind if fits[target] else other for target in packed}
 
 
 def stepped(model: DiffusionGemma, canvases: int) -> None:

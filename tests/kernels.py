@@ -35,8 +35,10 @@ from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, INT4_ASYM, Format, Packed, pack, round_rows
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Rows, SoftTokens, Span
+from redraft.weights.blocks import KINDS
 
-FORMS: tuple[Format | None, ...] = (None, *FORMATS.values(), INT4_ASYM)
+BLOCKS = tuple(kind.format for name, kind in KINDS.items() if name != "Q4_0")
+FORMS: tuple[Format | None, ...] = (None, *FORMATS.values(), INT4_ASYM, *BLOCKS)
 
 # (rows, experts, hidden, ffn, choices, how many experts are ever chosen): one token, empty experts, ragged ones, all of
 # them, and the odd widths of the real model (704 = 11·64, 2816 = 44·64) in small.
@@ -64,29 +66,55 @@ def draw(seed: int, device: str) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
-def shifted(packed: Packed, made: torch.Generator) -> Packed:
-    """With zero points all over the place, if the format has them: packing puts them into the middle."""
-    if packed.zero is None:
-        return packed
-    return replace(packed, zero=torch.randint_like(packed.zero, 0, 16, generator=made))
+def some_packed(shape: tuple[int, ...], form: Format, made: torch.Generator) -> Packed:
+    """A random matrix, or a stack, whose rows have a length of about 1. Zero points are all over the place: packing
+    puts them into the middle. Formats that are only read get random codes and scales of either sign."""
+    device, (*stack, inner) = made.device, shape
+    if form not in BLOCKS:
+        packed = pack(torch.randn(shape, generator=made, device=device) * inner**-0.5, form)
+        zero = packed.zero if packed.zero is None else torch.randint_like(packed.zero, 0, 16, generator=made)
+        return replace(packed, zero=zero)
+
+    def some(*size: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+        if dtype.is_floating_point:
+            largest = 2 ** (form.bits - 1) * (64 if form.block else 1)
+            return (torch.randn(size, generator=made, device=device) * inner**-0.5 / largest).to(dtype)
+        least, most = (-64, 64) if dtype == torch.int8 and form.bits != 8 else (0, 64)
+        return torch.randint(least, most, size, generator=made, device=device).to(dtype)
+
+    raw = torch.randint(0, 256, (*stack, inner * form.bits // 8), generator=made, device=device, dtype=torch.uint8)
+    groups = inner // form.group
+    top = some(*stack, form.tops(inner), dtype=form.top_dtype) if form.top_dtype else None
+    zero = some(*stack, groups) if form.zeros else None
+    return Packed(form, raw.view(form.dtype), some(*stack, groups, dtype=form.scale_dtype), top, zero=zero)
+
+
+def whole(size: int, form: Format | None) -> int:
+    """A number of inputs, made one of whole blocks of a format that has them."""
+    return -(-size // form.block) * form.block if form and form.block else size
 
 
 def check_experts(
-    case: tuple[int, int, int, int, int, int], form: Format | None, dtype: torch.dtype, device: str
+    case: tuple[int, int, int, int, int, int],
+    form: Format | None,
+    dtype: torch.dtype,
+    device: str,
+    of_down: Format | None = None,
 ) -> None:
     """Beside the twin, also if experts that no row chose are not numbers: one that is read anywhere shows."""
     rows, count, hidden, ffn, choices, used = case
-    made = draw(rows, device)
-    experts: AnyExperts = Experts(hidden, ffn, count).to(device).requires_grad_(False)
-    assert isinstance(experts, Experts)
-    experts.gate_up.copy_(torch.randn(experts.gate_up.shape, generator=made, device=device) * hidden**-0.5)
-    experts.down.copy_(torch.randn(experts.down.shape, generator=made, device=device) * ffn**-0.5)
+    hidden, ffn, made = whole(hidden, form), whole(ffn, of_down or form), draw(rows, device)
+    experts: AnyExperts
     if form is None:
+        experts = Experts(hidden, ffn, count).to(device).requires_grad_(False)
+        experts.gate_up.copy_(torch.randn(experts.gate_up.shape, generator=made, device=device) * hidden**-0.5)
+        experts.down.copy_(torch.randn(experts.down.shape, generator=made, device=device) * ffn**-0.5)
         experts = experts.to(dtype)
     else:
-        held = PackedMatrix(form, tuple(experts.gate_up.shape)), PackedMatrix(form, tuple(experts.down.shape))
-        held[0].take(shifted(pack(experts.gate_up, form), made))
-        held[1].take(shifted(pack(experts.down, form), made))
+        shapes = (count, 2 * ffn, hidden), (count, hidden, ffn)
+        held = [PackedMatrix(one, shape) for one, shape in zip((form, of_down or form), shapes, strict=True)]
+        for matrix, shape in zip(held, shapes, strict=True):
+            matrix.take(some_packed(shape, matrix.format, made))
         experts = PackedExperts(*held)
     x = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(used, generator=made, device=device)[:choices] for _ in range(rows)])
@@ -94,6 +122,10 @@ def check_experts(
     unused = sorted(set(range(count)) - set(chosen.flatten().tolist()))
     for matrix in (experts.gate_up, experts.down):
         spoilt = matrix if isinstance(matrix, Tensor) else matrix.scale
+        if not spoilt.is_floating_point():
+            assert isinstance(matrix, Packed)
+            assert matrix.top is not None
+            spoilt = matrix.top
         if spoilt.itemsize > 1:
             spoilt[unused] = torch.nan
         else:
@@ -146,8 +178,8 @@ def check_spans(case: tuple[int, ...], dtype: torch.dtype, device: str, rule: st
 
 
 def check_product(rows: int, outer: int, inner: int, form: Format, dtype: torch.dtype, device: str) -> None:
-    made = draw(rows, device)
-    packed = shifted(pack(torch.randn(outer, inner, generator=made, device=device) * inner**-0.5, form), made)
+    made, inner = draw(rows, device), whole(inner, form)
+    packed = some_packed((outer, inner), form, made)
     x = torch.randn(rows, inner, generator=made, device=device).to(dtype)
     near(multiply_kernel(x, packed), multiply_unpacked(x, packed))
 

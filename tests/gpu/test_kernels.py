@@ -5,7 +5,7 @@ import torch
 from tests import kernels
 
 from redraft.model.linear import multiply, multiply_unpacked
-from redraft.model.packed import FP8, INT8, TABLE8, Format, pack
+from redraft.model.packed import FP8, INT8, TABLE8, Format
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 FLOATS = [torch.bfloat16, torch.float32]  # what is measured comes first: a session on a GPU is short
@@ -77,7 +77,7 @@ def test_messages_equal_their_twin(case: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("rows", [1, 31, 256])
 def test_packed_products_equal_their_twin(rows: int, form: Format, dtype: torch.dtype) -> None:
     made = torch.Generator("cuda").manual_seed(rows)
-    packed = pack(torch.randn(4096, 2816, generator=made, device="cuda") * 2816**-0.5, form)
+    packed = kernels.some_packed((4096, 2816), form, made)
     x = torch.randn(rows, 2816, generator=made, device="cuda").to(dtype)
     ours, twin = multiply(x, packed).float(), multiply_unpacked(x, packed).float()
     assert float((ours - twin).norm() / twin.norm()) < 0.01

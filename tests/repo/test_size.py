@@ -9,15 +9,15 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 44_760, TESTS: 30_400}
+WHOLE_WALLS = {SOURCE: 45_010, TESTS: 30_590}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_240,
+    "core": 10_325,
     "images": 740,
-    "model/gpu": 1_815,
-    "weights": 3_325,
+    "model/gpu": 1_920,
+    "weights": 3_440,
     "constraints": 6_310,
     "tasks": 2_580,
     "tune": 2_955,

@@ -37,8 +37,10 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
         ("86", "asym", "step of 1", {*STEP, "_dense"}),
         ("80", "int8", "step of 1", {*STEP, "_dense", "_round"}),
         ("100", "none", "step of 1", STEP),
+        ("89", "q4_k", "step of 1", {*STEP, "_dense"}),
+        ("86", "q6_k", "step of 1", {*STEP, "_dense"}),
     ],
-    ids=["H100", "RTX 50", "RTX 4090, 99 KB of shared memory", "RTX 30", "A100", "B200"],
+    ids=["H100", "RTX 50", "RTX 4090, 99 KB of shared memory", "RTX 30", "A100", "B200", "Q4_K", "Q6_K"],
 )
 def test_kernels_as_they_are_launched_compile_without_spills(
     arch: str, plans: str, part: str, wanted: set[str], tmp_path: Path

@@ -19,9 +19,10 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import pass_tiles
 from redraft.model.kernels import FAST, Kernels, norm_fused
 from redraft.model.linear import multiply_packed
-from redraft.model.moe import experts_grouped, experts_library
+from redraft.model.moe import PackedExperts, experts_grouped, experts_library
+from redraft.model.packed import INT8_G32
 from redraft.weights.build import empty_model
-from redraft.weights.plan import PLANS, formats
+from redraft.weights.plan import PLANS, formats, make_room, packed_matrices
 from redraft.weights.quantize import pack
 
 
@@ -63,6 +64,14 @@ def nan_layer(layer: Any, x: Any, rows: Any) -> Any:
 
 def model_on(**forms: Any) -> DiffusionGemma:
     return with_kernels(tiny_model(tiny_config(num_experts=6)), replace(FAST, **forms))
+
+
+def pack_tensors(model: DiffusionGemma, names: list[str]) -> DiffusionGemma:
+    """The same model with these of its tensors packed."""
+    plain = dict(model.state_dict())
+    for name, matrix in packed_matrices(make_room(model, dict.fromkeys(names, INT8_G32))).items():
+        matrix.take(pack(plain[name], INT8_G32))
+    return model
 
 
 @pytest.mark.parametrize(
@@ -137,6 +146,20 @@ def test_products_are_checked_in_the_format_of_the_checkpoint() -> None:
         products = {module.product for module in model.modules() if hasattr(module, "product")}
         assert products == {multiply_packed if wrong else form}
     assert not results().exists()
+
+
+def test_experts_are_checked_in_every_format_of_the_checkpoint() -> None:
+    """Layers of a GGUF file may have two; the first layer alone was looked at."""
+    config = tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64, num_experts=6)
+    names = [f"layers.1.experts.{name}" for name in ("gate_up", "down")]
+
+    def packed_off(experts: Any, *rest: Any) -> Any:
+        return experts_grouped(experts, *rest) * (1.1 if isinstance(experts, PackedExperts) else 1.0)
+
+    for form, wrong in ((packed_off, True), (right_experts, False)):
+        model = pack_tensors(with_kernels(tiny_model(config), replace(FAST, experts=form)), names)
+        found = checked(model, lambda _: None, kept=False)["experts"]
+        assert found.startswith("the experts' sum of 6 rows is off by") == wrong, found
 
 
 def test_doctor_says_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:

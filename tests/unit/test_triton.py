@@ -20,7 +20,7 @@ from redraft.model.gpu.kernels import GPU
 from redraft.model.gpu.norm import norm_kernel
 from redraft.model.gpu.tiles import SPARE
 from redraft.model.kernels import Causal, norm_exact
-from redraft.model.packed import FP8, INT4, INT8, NVFP4, TABLE8, Format
+from redraft.model.packed import FP8, INT4, INT4_BLOCKS, INT6_BLOCKS, INT6_G32, INT8, INT8_G32, NVFP4, TABLE8, Format
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Span
 from redraft.weights.fill import pack_model
 from redraft.weights.plan import PLANS
@@ -39,6 +39,13 @@ def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) ->
     kernels.check_experts(case, form, torch.float32, "cpu")
 
 
+@pytest.mark.parametrize("forms", [(INT4_BLOCKS, INT8_G32), (INT8_G32, INT6_G32)], ids=lambda forms: forms[0].name)
+def test_experts_of_two_formats_equal_their_twin(forms: tuple[Format, Format]) -> None:
+    """As in files of Q4_K, where rows of the second matrices are no blocks of 256: a tile of the first's is too narrow
+    for a group of the other."""
+    kernels.check_experts(kernels.CHOICES[2], forms[0], torch.float32, "cpu", forms[1])
+
+
 @pytest.mark.parametrize("case", kernels.CHOICES, ids=str)
 def test_only_experts_that_a_row_chose_have_blocks(case: tuple[int, ...]) -> None:
     """A block is what a program reads an expert's matrix for; the others return before they load. Each expert has as
@@ -52,7 +59,11 @@ def test_only_experts_that_a_row_chose_have_blocks(case: tuple[int, ...]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
-@pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
+@pytest.mark.parametrize(
+    "form",
+    [None, INT4, NVFP4, INT4_BLOCKS, INT6_BLOCKS, INT8_G32],
+    ids=lambda form: form.name if form else "plain",
+)
 def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
     """In float16, also in large tiles: the interpreter multiplies the bits of bfloat16 as integers. Natively it is
     tested in tests/gpu."""

@@ -205,16 +205,19 @@ def _product(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:
 
 
 def _experts(model: DiffusionGemma, form: ExpertsForm | None = None) -> Iterator[tuple[str, float, float]]:
-    layer = model.layers[0]
-    if not isinstance(layer, Layer) or not isinstance(layer.experts, Experts | PackedExperts):
-        return
-    rounded = isinstance(layer.experts, PackedExperts) and layer.experts.gate_up.format.round_rows
-    for rows in (model.config.canvas_length, PROMPT, 1):
-        x = _random(model, rows, model.config.hidden_size)
-        weights, chosen = layer.router(x)
-        ours = (form or model.kernels.experts)(layer.experts, x, weights, chosen)
-        plain = FAST.experts(layer.experts, x, weights, chosen)
-        yield f"the experts' sum of {rows} rows", off(ours, plain), _most(model, rounded=rounded)
+    kinds: dict[object, Layer] = {}
+    for layer in model.layers:
+        if isinstance(layer, Layer) and isinstance(layer.experts, Experts | PackedExperts):
+            matrices = layer.experts.gate_up, layer.experts.down
+            kinds.setdefault(tuple(getattr(matrix, "format", None) for matrix in matrices), layer)
+    for layer in kinds.values():
+        rounded = isinstance(layer.experts, PackedExperts) and layer.experts.gate_up.format.round_rows
+        for rows in (model.config.canvas_length, PROMPT, 1):
+            x = _random(model, rows, model.config.hidden_size)
+            weights, chosen = layer.router(x)
+            ours = (form or model.kernels.experts)(layer.experts, x, weights, chosen)
+            plain = FAST.experts(layer.experts, x, weights, chosen)
+            yield f"the experts' sum of {rows} rows", off(ours, plain), _most(model, rounded=rounded)
 
 
 def _head(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:

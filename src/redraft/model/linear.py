@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from redraft.model.packed import Format, Packed, round_rows, unpack
+from redraft.model.packed import Format, Packed, round_rows, steps, unpack
 from redraft.model.sums import row_group, sums_in_32_bits
 from redraft.shapes import Float, Int, Tensor
 
@@ -78,11 +78,14 @@ def tile(weight: Packed) -> Packed:
 def multiply_tiled(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
     """x Wᵀ of a tiled matrix, TILED_ROWS rows at a time: with more the product leaves the processor's cache.
 
-    The library adds a number in bfloat16 for each group, here what its zero point is off the middle.
+    The library adds a number in bfloat16 for each group, here the value of its middle code.
     """
-    scale = weight.scale.T.float()
-    added = torch.zeros_like(scale) if weight.zero is None else (8 - weight.zero.T.float()) * scale
-    scales, group = torch.stack([scale, added], -1).bfloat16(), weight.format.group
+    group = weight.format.group
+    if weight.zero is None:  # a stack would take half as long as the product of 16 rows
+        scales = torch.zeros(*weight.scale.T.shape, 2, dtype=torch.bfloat16)
+        scales[..., 0] = weight.scale.T
+    else:
+        scales = torch.stack([part.T for part in steps(weight)], -1).bfloat16()
     parts = [
         torch.ops.aten._weight_int4pack_mm_for_cpu(part.contiguous(), weight.codes, group, scales)
         for part in x.split(TILED_ROWS)
@@ -152,7 +155,8 @@ class PackedMatrix(nn.Module):
         groups = inner // form.group if form.group else 1
         self.register_buffer("codes", torch.empty(*stack, inner * form.bits // 8, dtype=form.dtype))
         self.register_buffer("scale", torch.empty(*stack, groups, dtype=form.scale_dtype))
-        self.register_buffer("top", torch.empty(*stack, 1, dtype=torch.float32) if form.name == "nvfp4" else None)
+        top = torch.empty(*stack, form.tops(inner), dtype=form.top_dtype) if form.top_dtype else None
+        self.register_buffer("top", top)
         self.register_buffer("zero", torch.empty(*stack, groups, dtype=torch.uint8) if form.zeros else None)
         self.tiled = False
 

@@ -7,17 +7,20 @@
     nvfp4     a float of 4 bits, e2m1           one for 16 inputs, e4m3, and one a row     4.5
 
 Files of others may have an int4 with a zero point for each scale (AWQ, GPTQ): (code - zero) * scale, not (code - 8).
+GGUF files have integers of 8, 6 and 4 bits, some with scales of 6 or 8 bits of which a block of 256 inputs shares one
+factor: code * (scale * factor) - zero * (another factor). `weights/blocks.py` has the kinds.
 
 With int8 and fp8 the rows multiplied with the matrix are rounded to the same format, each row with its own scale
 ("dynamic per token"): a row's result still depends on that row alone. With the 4-bit formats rows are not rounded.
 
 Bytes have the layout of `compressed-tensors` files: two 4-bit codes a byte, the first in the low half, so a stored
-tensor is used as it was read. `unpack` defines the codes and is the plain twin of every kernel.
+tensor is used as it was read. A row of 6-bit codes is one of 4 bits, then the upper 2 bits of all, four codes a byte.
+`unpack` defines the codes and is the plain twin of every kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -42,7 +45,8 @@ class Format:
     """One number format. `group` inputs share a scale, 0 means a whole row; `dtype` is the type of stored codes.
 
     With `round_rows` the rows that are multiplied with the matrix are also rounded to the format. With `zeros` every
-    scale has a zero point, and codes are not symmetric.
+    scale has a zero point, and codes are not symmetric. Scales with a `top_dtype` have a factor of that type, shared by
+    `block` inputs (0: a whole row); zero points of a block have another one, by which they are subtracted.
     """
 
     name: str
@@ -53,31 +57,49 @@ class Format:
     is_float: bool = False
     round_rows: bool = False
     zeros: bool = False
+    top_dtype: torch.dtype | None = None
+    block: int = 0
 
     def check(self, what: str, inner: int) -> None:
         """Raise WeightsError unless rows of `inner` numbers fit this format."""
-        if inner % (self.group or 8 // self.bits):
+        if inner % (self.block or self.group or 8 // self.bits):
             raise WeightsError(
-                f"{what} has rows of {inner} numbers, which groups of {self.group} do not divide;"
+                f"{what} has rows of {inner} numbers, which groups of {self.block or self.group} do not divide;"
                 " use a plan with smaller groups"
             )
 
     def num_bytes(self, outer: int, inner: int) -> int:
         """Bytes of a matrix, scales included."""
         groups = inner // self.group if self.group else 1
-        top = 4 * outer if self.name == "nvfp4" else 0
-        return outer * (inner * self.bits // 8 + groups * (self.scale_dtype.itemsize + self.zeros)) + top
+        tops = self.tops(inner) * self.top_dtype.itemsize if self.top_dtype else 0
+        return outer * (inner * self.bits // 8 + groups * (self.scale_dtype.itemsize + self.zeros) + tops)
+
+    def tops(self, inner: int) -> int:
+        """Factors of a row's scales and zero points."""
+        if self.top_dtype is None:
+            return 0
+        return inner // self.block * (1 + self.zeros) if self.block else 1
+
+    @property
+    def middle(self) -> int:
+        """The code that means 0 where it is the same for all; blocks with zero points count from 0."""
+        return 0 if self.block and self.zeros else 1 << self.bits - 1
 
 
 INT8 = Format("int8", 8, 0, torch.int8, torch.float32, round_rows=True)
 INT4 = Format("int4", 4, 32, torch.uint8, torch.bfloat16)
 INT4_G64 = replace(INT4, name="int4-g64", group=64)
 FP8 = Format("fp8", 8, 0, torch.float8_e4m3fn, torch.float32, is_float=True, round_rows=True)
-NVFP4 = Format("nvfp4", 4, 16, torch.uint8, torch.float8_e4m3fn, is_float=True)
+NVFP4 = Format("nvfp4", 4, 16, torch.uint8, torch.float8_e4m3fn, is_float=True, top_dtype=torch.float32)
 TABLE8 = replace(INT8, name="int8-table", round_rows=False)
 """int8 for the embedding table, which is also the head: its rows are looked up, so the other factor is not rounded."""
 FORMATS = {one.name: one for one in (INT8, INT4, INT4_G64, FP8, NVFP4)}
 """Formats that we write."""
+INT8_G32 = Format("int8-g32", 8, 32, torch.int8, torch.float16)
+INT6_G32 = Format("int6-g32", 6, 32, torch.uint8, torch.float16)
+INT6_BLOCKS = Format("int6-blocks", 6, 16, torch.uint8, torch.int8, top_dtype=torch.float16, block=256)
+INT4_BLOCKS = Format("int4-blocks", 4, 32, torch.uint8, torch.uint8, zeros=True, top_dtype=torch.float16, block=256)
+"""Formats of GGUF files, which are read and not written."""
 INT4_ASYM = replace(INT4, name="int4-asym", scale_dtype=torch.float16, zeros=True)
 """int4 with zero points, which is read from files of others, in groups of 32 and more."""
 
@@ -88,8 +110,9 @@ class Packed:
 
     codes  [..., outer, inner], or [..., outer, inner/2] bytes of two    scale  [..., outer, groups]
     tiled  whether codes are in the order of torch's product on a CPU (`model/linear.py::tile`)
-    top    [..., outer, 1] float32, nvfp4 only: its global scale, which multiplies the others
-    zero   [..., outer, groups] uint8, formats with zeros only: the code that means 0
+    top    [..., outer, 1] float32, nvfp4: its global scale, which multiplies the others
+           [..., outer, blocks or 2·blocks]: the factors of scales, then those of zero points
+    zero   [..., outer, groups] uint8, formats with zeros only: the code that means 0, or what is subtracted in steps
     """
 
     format: Format
@@ -116,8 +139,13 @@ class Packed:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Packed:
         """The same with each of its tensors changed."""
-        top, zero = (None if part is None else change(part) for part in (self.top, self.zero))
-        return replace(self, codes=change(self.codes), scale=change(self.scale), top=top, zero=zero)
+        return self.with_parts(map(change, self.parts))
+
+    def with_parts(self, parts: Iterable[Tensor]) -> Packed:
+        """The same with other tensors, in the order of `parts`."""
+        names = [name for name in ("codes", "scale", "top", "zero") if getattr(self, name) is not None]
+        held = dict(zip(names, parts, strict=True))
+        return Packed(self.format, held["codes"], held["scale"], held.get("top"), self.tiled, held.get("zero"))
 
     def __getitem__(self, index: int | slice | Tensor) -> Packed:
         """Some matrices of a stack, or rows of a matrix."""
@@ -126,6 +154,8 @@ class Packed:
 
 def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = "the matrix") -> Packed:
     """Round a matrix to a format. Raises WeightsError, with the name `what`, if groups do not divide its rows."""
+    assert form.bits != 6, "such numbers are read and not written"
+    assert not form.block, "such numbers are read and not written"
     form.check(what, weight.shape[-1])
     groups = weight.float().unflatten(-1, (-1, form.group or weight.shape[-1]))
     largest = groups.abs().amax(-1)
@@ -147,14 +177,39 @@ def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, 
     form, scale = packed.format, packed.scale
     # Of a bfloat16 scale and an integer the product is exact in float32 and rounded once, as it is in bfloat16.
     once = dtype if form.bits == 4 and not form.is_float and scale.dtype == dtype else torch.float32
-    scale = scale.to(once)
-    if packed.top is not None:
-        scale = scale * packed.top
-    values = packed.codes.float() if form.bits == 8 else _unpack_pairs(packed.codes, form, once)
+    scale, least = _factors(packed) if packed.top is not None else (scale.to(once), None)
+    if form.bits == 4:
+        values = _unpack_pairs(packed.codes, form, once)
+    else:
+        values = packed.codes.float() if form.bits == 8 else _unpack_six(packed.codes)
     grouped: Tensor = values.unflatten(-1, (scale.shape[-1], -1))
-    if packed.zero is not None:
+    if packed.zero is not None and least is None:
         grouped.sub_((packed.zero.to(once) - 8).unsqueeze(-1))
-    return grouped.mul_(scale.unsqueeze(-1)).flatten(-2).to(dtype)
+    grouped.mul_(scale.unsqueeze(-1))
+    if least is not None:
+        grouped.sub_(least.unsqueeze(-1))
+    return grouped.flatten(-2).to(dtype)
+
+
+def steps(packed: Packed) -> tuple[Float[Tensor, "*stack groups"], Float[Tensor, "*stack groups"]]:
+    """A step of each group, and the value of its middle code, of a format with zeros; in float32."""
+    assert packed.zero is not None
+    middle = 1 << packed.format.bits - 1
+    scale, least = _factors(packed) if packed.top is not None else (packed.scale.float(), None)
+    return scale, (middle - packed.zero.float()) * scale if least is None else middle * scale - least
+
+
+def _factors(packed: Packed) -> tuple[Tensor, Tensor | None]:
+    """Scales times their factors, and zero points times theirs where these are subtracted, in float32: both exact."""
+    assert packed.top is not None
+
+    def times(numbers: Tensor, factors: Tensor) -> Tensor:
+        grouped: Tensor = numbers.float().unflatten(-1, (factors.shape[-1], -1))
+        return (grouped * factors.float().unsqueeze(-1)).flatten(-2)
+
+    if packed.zero is None:
+        return times(packed.scale, packed.top), None
+    return times(packed.scale, packed.top.chunk(2, -1)[0]), times(packed.zero, packed.top.chunk(2, -1)[1])
 
 
 def _unpack_pairs(codes: Tensor, form: Format, dtype: torch.dtype) -> Tensor:
@@ -165,6 +220,16 @@ def _unpack_pairs(codes: Tensor, form: Format, dtype: torch.dtype) -> Tensor:
     return found.view(dtype).view(*codes.shape[:-1], -1)
 
 
+def _unpack_six(codes: Tensor) -> Tensor:
+    """The values of 6-bit codes, in steps: bytes of lower and of upper bits are looked up as two and four int8."""
+    parts = codes.split([codes.shape[-1] // 3 * 2, codes.shape[-1] // 3], -1)
+    found = [
+        table.index_select(0, part.flatten().int()).view(torch.int8).view(*codes.shape[:-1], -1)
+        for table, part in zip(_sixes(codes.device), parts, strict=True)
+    ]
+    return found[0].add_(found[1]).float()
+
+
 @lru_cache
 def _pairs(form: Format, dtype: torch.dtype, device: torch.device) -> Tensor:
     """For each byte, the values of its two codes in one number."""
@@ -172,6 +237,16 @@ def _pairs(form: Format, dtype: torch.dtype, device: torch.device) -> Tensor:
         byte = torch.arange(256, device=device)
         values = decode(torch.stack([byte & 15, byte >> 4], -1), form).to(dtype)
         return values.view(torch.int64 if dtype == torch.float32 else torch.int32).flatten()
+
+
+@lru_cache
+def _sixes(device: torch.device) -> tuple[Tensor, Tensor]:
+    """For each byte, the lower bits of its two codes in one number; what the upper bits of its four add, in one."""
+    with torch.inference_mode(False):
+        byte = torch.arange(256, device=device)[:, None]
+        lower = byte >> torch.arange(0, 8, 4, device=device) & 15
+        upper = 16 * (byte >> torch.arange(0, 8, 2, device=device) & 3) - 32
+        return lower.to(torch.int8).view(torch.int16).flatten(), upper.to(torch.int8).view(torch.int32).flatten()
 
 
 def plain(matrix: Tensor | Packed, dtype: torch.dtype) -> Tensor:
@@ -242,13 +317,18 @@ def encode(values: Float[Tensor, "*shape"], step: Tensor, form: Format) -> Tenso
 def decode(codes: Tensor, form: Format) -> Tensor:
     """The values of 4-bit codes, a byte each, in steps."""
     if not form.is_float:
-        return codes.float() - 8
+        return codes.float() - form.middle
     return torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device).take(codes.long())
 
 
 def two_a_byte(codes: Tensor) -> Tensor:
     """4-bit codes in the stored form: two a byte, the first in the low half."""
     return codes[..., ::2] | codes[..., 1::2] << 4
+
+
+def four_a_byte(codes: Tensor) -> Tensor:
+    """2-bit codes in the stored form: four a byte, the first in the lowest bits."""
+    return codes[..., ::4] | codes[..., 1::4] << 2 | codes[..., 2::4] << 4 | codes[..., 3::4] << 6
 
 
 def spread(top: Tensor, rows: int) -> Tensor:

@@ -28,9 +28,9 @@ class Filler:
     def place_slot(self, slot: Slot, tensor: Tensor | Packed) -> Tensor:
         """Cast into a plain tensor, or pack what is not. Returns the filled tensor, for checks."""
         if isinstance(tensor, Packed):
-            target = self.packed[slot.target]
-            self._copy(target.codes[slot.rows], tensor.codes)
-            return self._copy(target.scale[slot.rows], tensor.scale)
+            parts = zip(self.packed[slot.target].packed.parts, tensor.parts, strict=True)
+            placed = [self._copy(place[slot.rows], part) for place, part in parts]
+            return next(part for part in placed if part.is_floating_point())
         if slot.target not in self.packed:
             return self._copy(self.plain[slot.target][slot.rows], tensor)
         if slot.target == "embed.weight":

@@ -1,10 +1,9 @@
 """GGUF files of the model, as llama.cpp's converter names their tensors.
 
 A folder has one `.gguf` file beside the checkpoint's config.json and tokenizer files: the file's own metadata does not
-have every setting. Blocks of Q4_0 are int4 with a float16 scale for 32 inputs, and are kept as they are. The `gguf`
-package decodes the other formats (Q8_0, Q4_K, …) to float32, one tensor at a time, which the model casts to its dtype
-or packs again under a plan: without a plan they take the memory of plain numbers, and a load says so. GGUF files are
-not written.
+have every setting. Matrices of layers stay packed if all of their blocks are of one kind in `weights/blocks.py`. The
+`gguf` package decodes all else to float32, one tensor at a time, which the model casts to its dtype or packs again
+under a plan: without a plan it takes the memory of plain numbers, and a load says so. GGUF files are not written.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 import mmap
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,9 @@ import numpy as np
 import torch
 
 from redraft.errors import WeightsError
-from redraft.model.packed import INT4, Packed, two_a_byte
+from redraft.model.packed import INT4, Packed
 from redraft.shapes import Tensor
+from redraft.weights.blocks import KINDS
 from redraft.weights.names import Slot
 from redraft.weights.plan import Formats, PackingPlan
 from redraft.weights.source import Stored, WeightSource, has_weights
@@ -61,8 +60,7 @@ _WHOLE = {
 }
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _DERIVED = ("rope_freqs.weight",)  # follows from the config
-_Q4_0 = replace(INT4, scale_dtype=torch.float16)
-_PACKABLE = PackingPlan("q4_0", _Q4_0, _Q4_0, _Q4_0)
+_PACKABLE = PackingPlan("blocks", INT4, INT4, INT4)
 ARCHITECTURE = "diffusion-gemma"
 
 
@@ -90,12 +88,13 @@ class GgufSource(WeightSource):
         }
 
     def kept(self, wanted: Sequence[Slot]) -> Formats:
-        """The formats of our tensors that are Q4_0 in every part and may be packed; of experts both or neither."""
+        """The formats of our tensors that are of one kind in every part and may stay so; of experts both or neither."""
         parts: dict[str, set[str]] = {}
         for slot in wanted:
             kinds = parts.setdefault(slot.target, set())
             kinds.add(self._entries[slot.stored].tensor_type.name if slot.stored in self._entries else "")
-        found = {name: _Q4_0 for name, kinds in parts.items() if kinds == {"Q4_0"} and _PACKABLE.format_of(name)}
+        kept = {name: kinds.pop() for name, kinds in parts.items() if len(kinds) == 1 and _PACKABLE.format_of(name)}
+        found = {name: KINDS[kind].format for name, kind in kept.items() if kind in KINDS}
         for name in [name for name in found if ".experts." in name]:
             if not {name.replace("gate_up", "down"), name.replace("down", "gate_up")} <= found.keys():
                 found.pop(name, None)
@@ -107,16 +106,15 @@ class GgufSource(WeightSource):
         return tuple(sorted({self._entries[name].tensor_type.name for name in names} - {"F32", "F16", "BF16"}))
 
     def read_packed(self, name: str) -> Packed:
-        """One tensor of Q4_0 blocks: a scale, then 16 bytes of two codes that are 16 inputs apart."""
-        shape = self.tensors[name].shape
-        blocks = self._entries[name].data.reshape(-1, shape[-2], shape[-1] // 32, 18)
-        codes, scales = [], []
-        for one in blocks:  # of a stack one matrix at a time
-            pairs = torch.from_numpy(np.array(one[..., 2:]))
-            codes.append(two_a_byte(torch.cat([pairs & 15, pairs >> 4], -1)).flatten(1))
-            scales.append(torch.from_numpy(np.array(one[..., :2])).view(torch.float16).flatten(1))
-        stack = shape[:-1]
-        return Packed(_Q4_0, torch.stack(codes).view(*stack, -1), torch.stack(scales).view(*stack, -1))
+        """One tensor of blocks of a kind that is kept, of a stack one matrix at a time."""
+        one, stack = self._entries[name], self.tensors[name].shape[:-1]
+        kind, size = KINDS[one.tensor_type.name], one.block_bytes
+        found = [
+            kind.read(kind.format, torch.from_numpy(matrix.copy()))
+            for matrix in one.data.reshape(-1, stack[-1], one.data.shape[-1] // size, size)
+        ]
+        parts = (torch.stack(part).view(*stack, -1) for part in zip(*(each.parts for each in found), strict=True))
+        return found[0].with_parts(parts)
 
     def format_of(self, name: str) -> str | None:
         """F32, or BF16 for smaller formats and quantised blocks, for which it is precise enough."""
@@ -199,10 +197,10 @@ class _Entry:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         self.name, self.shape, self.tensor_type = name, shape, GGMLQuantizationType(kind)
-        block, size = GGML_QUANT_SIZES[self.tensor_type]
+        block, self.block_bytes = GGML_QUANT_SIZES[self.tensor_type]
         if not shape or shape[0] % block:
             raise ValueError(f"{name} has rows of {shape[0] if shape else 0}, which are no blocks of {block}")
-        self._byte_shape = (*reversed(shape[1:]), shape[0] // block * size)
+        self._byte_shape = (*reversed(shape[1:]), shape[0] // block * self.block_bytes)
         self.n_bytes = math.prod(self._byte_shape)
 
     def set_start(self, file: mmap.mmap, start: int) -> None:

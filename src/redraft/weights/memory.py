@@ -20,6 +20,7 @@ from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
 from redraft.errors import RunError
 from redraft.model.head import LONG, STRIPE, TILE, WIDEST
+from redraft.model.packed import Format
 from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
 from redraft.weights.place import Placement
@@ -107,7 +108,7 @@ def footprint(
     host = 0
     if placement is Placement.HOST:
         host = weights["experts"]
-        weights["experts"] = PLACES * host // (len(config.layers) * config.num_experts)
+        weights["experts"] = _places(config, dtype, packed)
     each = [(layer.window, 2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize) for layer in config.layers]
     sliding = sum(size * (2 * window + MIN_ROOM) for window, size in each if window is not None)
     rows, width = config.canvas_length, config.hidden_size
@@ -120,6 +121,16 @@ def footprint(
         host=host,
         workspace=_unpacking(config, packed),
     )
+
+
+def _places(config: ModelConfig, dtype: torch.dtype, packed: Formats) -> int:
+    """The places for experts of the host: layers in one form share them (`weights/offload.py`)."""
+    sizes: dict[tuple[Format | None, ...], int] = {}
+    every = [slot for slot in slots(config) if ".experts." in slot.target]
+    for i in range(len(config.layers)):
+        own = {slot: packed.get(slot.target) for slot in every if slot.target.startswith(f"layers.{i}.")}
+        sizes[tuple(own.values())] = sum(num_bytes(slot, form, dtype) for slot, form in own.items())
+    return PLACES * sum(sizes.values()) // config.num_experts
 
 
 def _step(config: ModelConfig) -> int:

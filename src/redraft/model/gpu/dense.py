@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from redraft.model.gpu.rounding import rounded
-from redraft.model.gpu.tiles import EIGHT, Tile, accumulate, constants, kind_of, parts, read, scaled
+from redraft.model.gpu.tiles import Tile, accumulate, constants, inner_of, is_narrow, parts, read, scaled
 from redraft.model.linear import float8_matmul, multiply_packed
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
@@ -24,7 +24,7 @@ _PROGRAMS = 128  # about one for each multiprocessor of a large GPU
 @triton.jit
 @no_type_check
 def _dense(
-    x, x_scale, codes, scale, top, result, rows,
+    x, x_scale, codes, scale, top, zero, result, rows,
     INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, SUMS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
@@ -33,7 +33,9 @@ def _dense(
     wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     inside, out = row < rows, tl.where(wanted < OUTER, wanted, 0)
     sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
-    sums, _ = accumulate(sums, sums, x, row, inside, codes, scale, top, out, 0, INNER, GROUP, KIND, False, BLOCK_IN)
+    sums, _ = accumulate(
+        sums, sums, x, row, inside, codes, scale, top, zero, out, 0, INNER, GROUP, KIND, False, BLOCK_IN
+    )
     found = scaled(sums, x_scale, row, inside, scale, top, out, KIND).to(result.dtype.element_ty)
     tl.store(result + row[None, :] * OUTER + wanted[:, None], found, mask=inside[None, :] & (wanted < OUTER)[:, None])
 
@@ -54,8 +56,8 @@ def multiply_kernel(x: Float[Tensor, "rows inner"], weight: Packed, tile: Tile |
 
 def dense_tile(weight: Packed, rows: int) -> Tile:
     """The largest tile that leaves enough programs to fill a GPU."""
-    block, out, outer = min(max(triton.next_power_of_2(rows), 16), 128), 128, weight.shape[0]
+    most, out, outer = 32 if is_narrow(weight) else 128, 128, weight.shape[0]
+    block = min(max(triton.next_power_of_2(rows), 16), most)
     while triton.cdiv(rows, block) * triton.cdiv(outer, out) < _PROGRAMS and (block > 32 or out > 64):
         block, out = (block // 2, out) if block > 32 else (block, 64)
-    inner = 128 if kind_of(weight) == EIGHT else 16
-    return Tile(block, out, inner, warps=8 if block * out >= 8192 else 4)
+    return Tile(block, out, inner_of(weight), warps=8 if block * out >= 8192 else 4)

@@ -29,7 +29,10 @@ from redraft.model.gpu.tiles import (
     Tile,
     accumulate,
     constants,
+    inner_of,
+    is_narrow,
     kind_of,
+    matrix_of,
     parts,
     read,
     scaled,
@@ -74,7 +77,7 @@ def _place(chosen, order, experts, starts, ends, count, BLOCK_ROWS: tl.constexpr
 @triton.jit
 @no_type_check
 def _gate_up(
-    x, x_scale, order, experts, starts, ends, codes, scale, top, result, choices,
+    x, x_scale, order, experts, starts, ends, codes, scale, top, zero, result, choices,
     PHASED: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
     SUMS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
@@ -90,13 +93,11 @@ def _gate_up(
     rows = tl.load(order + place, mask=rows_inside, other=0).to(tl.int64) // choices
     wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     out = tl.where(wanted < OUTER, wanted, 0)
-    codes += expert * (2 * OUTER * (INNER // 8 if KIND >= 2 else INNER))
-    scale += expert * (2 * OUTER * (INNER // GROUP if GROUP else 1))
-    top += expert * (2 * OUTER * (INNER // GROUP if KIND == 4 else 1))
+    codes, scale, top, zero = matrix_of(codes, scale, top, zero, expert, 2 * OUTER, INNER, GROUP, KIND)
     gate = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     up = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     gate, up = accumulate(
-        gate, up, x, rows, rows_inside, codes, scale, top, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN
+        gate, up, x, rows, rows_inside, codes, scale, top, zero, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN
     )
     gate = scaled(gate, x_scale, rows, rows_inside, scale, top, out, KIND)
     up = scaled(up, x_scale, rows, rows_inside, scale, top, out + OUTER, KIND)
@@ -115,7 +116,7 @@ def _gate_up(
 @triton.jit
 @no_type_check
 def _down(
-    x, x_scale, order, experts, starts, ends, codes, scale, top, result,
+    x, x_scale, order, experts, starts, ends, codes, scale, top, zero, result,
     INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, SUMS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
@@ -131,12 +132,10 @@ def _down(
     rows = place.to(tl.int64)
     wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     out = tl.where(wanted < OUTER, wanted, 0)
-    codes += expert * (OUTER * (INNER // 8 if KIND >= 2 else INNER))
-    scale += expert * (OUTER * (INNER // GROUP if GROUP else 1))
-    top += expert * (OUTER * (INNER // GROUP if KIND == 4 else 1))
+    codes, scale, top, zero = matrix_of(codes, scale, top, zero, expert, OUTER, INNER, GROUP, KIND)
     sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     sums, _ = accumulate(
-        sums, sums, x, rows, rows_inside, codes, scale, top, out, 0, INNER, GROUP, KIND, False, BLOCK_IN
+        sums, sums, x, rows, rows_inside, codes, scale, top, zero, out, 0, INNER, GROUP, KIND, False, BLOCK_IN
     )
     found = scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND)
     mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
@@ -173,6 +172,7 @@ def experts_each(
     gate_up, down = experts.gate_up, experts.down
     ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
     tile, down_tile = tiles or experts_tiles(gate_up, rows * choices / gate_up.shape[0], x.dtype)
+    down_tile = down_tile if tiles else replace(down_tile, inner=inner_of(down))  # it may have another format
     order, *blocks = _blocks(chosen.contiguous(), gate_up.shape[0], tile.rows)
     inner = x.new_empty(rows * choices, ffn)
     is_phased = kind_of(down) >= INT4_CODES
@@ -199,9 +199,9 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     matrix units than Hopper's, whose sums are in the same registers.
     """
     kind = kind_of(weight)
-    most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
+    most = 32 if (dtype == torch.float32 and kind != EIGHT) or is_narrow(weight) else _MOST
     block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
-    inner = {PLAIN: 64, EIGHT: 128}.get(kind, 16)
+    inner = inner_of(weight)
     if block <= 32:
         return Tile(block, 64, inner), Tile(block, 128, inner)
     wide = Tile(block, 128, inner, warps=8, stages=3)

@@ -8,7 +8,9 @@ two codes in its halves, four inputs apart, and a few more bits make bfloat16 nu
     nvfp4    its bits in the place     is the number times 2**-126, subnormal numbers included
              of sign and exponent
 
-So a word gives four pairs, and x has the same order (`phased`). The twin is `model/packed.py::unpack`.
+So a word gives four pairs, and x has the same order (`phased`). Codes of 6 bits add theirs to the halves of a word: its
+two upper bits of each code are in half a word at the end of the row. Codes of 8 bits with a scale for some inputs are
+scaled as they are read. The twin is `model/packed.py::unpack`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from redraft.model.gpu.rounding import rounded
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
 
-PLAIN, EIGHT, INT4_CODES, NVFP4_CODES, ZERO_CODES = 0, 1, 2, 3, 4
+PLAIN, EIGHT, BYTES, INT4_CODES, NVFP4_CODES, ZERO_CODES, LEAST_CODES, SIX_CODES, SIX_BLOCKS = range(9)
+"""Kinds of codes, from INT4_CODES on in words. Kernels have them as numbers.
+
+    2  8 bits, a scale for some inputs      6  4 bits, scales and least values with factors
+    5  4 bits with zero points              7  6 bits      8  6 bits, scales with a factor
+"""
+_BLOCK = 256
+"""Inputs that share a factor."""
 SPARE = 2048
 """Bytes of shared memory that are left to the compiler, which sometimes needs some for its own."""
 HOPPER = 227 * 1024 - SPARE
@@ -47,13 +56,15 @@ class Tile:
 
 @triton.jit
 @no_type_check
-def phase_of(words, size, zero, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.constexpr):
+def phase_of(words, upper, size, zero, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.constexpr):
     """Codes `PHASE` and `PHASE + 4` of each word as numbers, side by side, times their scales.
 
-    `zero` is 128 and the code that means 0.
+    `zero` is 128 and the code that means 0 where each group has its own; for LEAST_CODES it is what is subtracted.
     """
     bits = (words >> (4 * PHASE)) & 0x000F000F
-    if KIND != 3:
+    if KIND >= 7:
+        bits = bits | ((upper >> (2 * PHASE)) & 0x00030003) << 4
+    if KIND != 4:
         bits = bits | 0x43004300
     else:
         bits = bits * 0x1040 & -0x7E3F7E40  # sign to bit 15, the rest to bits 6 to 8, of both halves
@@ -64,57 +75,126 @@ def phase_of(words, size, zero, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.
         low = (bits << 16).to(tl.float32, bitcast=True)
         high = (bits & -0x10000).to(tl.float32, bitcast=True)
     both = tl.reshape(tl.join(low, high), (words.shape[0], 2 * words.shape[1]))
-    both = both * 8.507059173023462e37 if KIND == 3 else both - zero
-    return (both * size).to(TO)
+    if KIND == 4:
+        both = both * 8.507059173023462e37 * size
+    elif KIND == 6:
+        both = (both.to(tl.float32) - 128.0) * size - zero  # in float32: two numbers may cancel
+    elif KIND == 5:
+        both = (both - zero) * size
+    else:
+        both = (both - (160.0 if KIND >= 7 else 136.0)) * size
+    return both.to(TO)
 
 
 @triton.jit
 @no_type_check
-def _sizes(scale, out, start, GROUPS: tl.constexpr, WORDS: tl.constexpr, BLOCK_IN: tl.constexpr, TO: tl.constexpr):
-    """The scales or zero points of some words' codes, one for each number of a phase; `WORDS` share one."""
-    math: tl.constexpr = TO if tl.bfloat16 == TO else tl.float32
-    group = start // WORDS + tl.arange(0, BLOCK_IN // WORDS)
-    size = tl.load(scale + out[:, None] * GROUPS + group[None, :], mask=(group < GROUPS)[None, :], other=0.0)
-    size = tl.broadcast_to(size.to(math)[:, :, None], (out.shape[0], BLOCK_IN // WORDS, 2 * WORDS))
-    return tl.reshape(size, (out.shape[0], 2 * BLOCK_IN))
+def _sizes(
+    scale, top, out, start, first, step,
+    GROUPS: tl.constexpr, EACH: tl.constexpr, COUNT: tl.constexpr, SHARE: tl.constexpr, MATH: tl.constexpr,
+):  # fmt: skip
+    """The scales or zero points of `COUNT` groups from `start` on, one for each of their `EACH` numbers. `SHARE` of
+    them have one factor (0: none); a row has `step` factors, of which these are from `first` on."""
+    group = start + tl.arange(0, COUNT)
+    inside = (group < GROUPS)[None, :]
+    size = tl.load(scale + out[:, None] * GROUPS + group[None, :], mask=inside, other=0.0)
+    if SHARE:
+        factor = tl.load(top + out[:, None] * step + first + (group // SHARE)[None, :], mask=inside, other=0.0)
+        size = size.to(tl.float32) * factor.to(tl.float32)
+    size = tl.broadcast_to(size.to(MATH)[:, :, None], (out.shape[0], COUNT, EACH))
+    return tl.reshape(size, (out.shape[0], COUNT * EACH))
+
+
+@triton.jit
+@no_type_check
+def _scales(
+    scale, top, zero, out, start,
+    INNER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, BLOCK_IN: tl.constexpr, TO: tl.constexpr,
+):  # fmt: skip
+    """For each code of a tile of rows `out` its scale, and its zero if `phase_of` reads one."""
+    math: tl.constexpr = TO if tl.bfloat16 == TO and KIND != 6 else tl.float32
+    packed: tl.constexpr = 8 if KIND >= 3 else 1
+    each: tl.constexpr = GROUP if KIND == 2 else GROUP // 4
+    groups: tl.constexpr = INNER // GROUP
+    count: tl.constexpr = BLOCK_IN * packed // GROUP
+    share: tl.constexpr = 256 // GROUP if KIND == 6 or KIND == 8 else 0
+    blocks: tl.constexpr = INNER // 256
+    step: tl.constexpr = 2 * blocks if KIND == 6 else blocks
+    first = start * packed // GROUP
+    size = _sizes(scale, top, out, first, 0, step, groups, each, count, share, math)
+    off = size
+    if KIND == 5:
+        off = 128.0 + _sizes(zero, top, out, first, 0, step, groups, each, count, 0, math)
+    if KIND == 6:
+        off = _sizes(zero, top, out, first, blocks, step, groups, each, count, share, math)
+    return size, off
+
+
+@triton.jit
+@no_type_check
+def _uppers(codes, out, at, inside, INNER: tl.constexpr):
+    """The upper bits of each word's codes: of the first four in the lower half, of the others in the upper half."""
+    halves = codes.to(tl.pointer_type(tl.int16))
+    half = tl.load(halves + out[:, None] * (3 * INNER // 8) + INNER // 4 + at[None, :], mask=inside, other=0).to(
+        tl.int32
+    )
+    return (half & 0xFF) | (half & 0xFF00) << 8
+
+
+@triton.jit
+@no_type_check
+def matrix_of(
+    codes, scale, top, zero, number,
+    ROWS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Where one matrix of a stack begins, each of `ROWS` rows."""
+    rows = number * ROWS
+    codes += rows * (3 * INNER // 16 if KIND >= 7 else INNER // 8 if KIND >= 3 else INNER)
+    groups: tl.constexpr = INNER // GROUP if GROUP else 1
+    tops: tl.constexpr = INNER // 256 * 2 if KIND == 6 else INNER // 256 if KIND == 8 else 1
+    return codes, scale + rows * groups, top + rows * tops, zero + rows * groups
 
 
 @triton.jit
 @no_type_check
 def accumulate(
-    first, second, x, rows, rows_inside, codes, scale, top, out, gap,
+    first, second, x, rows, rows_inside, codes, scale, top, zero, out, gap,
     INNER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PAIR: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
     """first + W[out] x[rows]ᵀ; with PAIR also second + W[out + gap] x[rows]ᵀ, from the same rows."""
-    stored: tl.constexpr = INNER // 8 if KIND >= 2 else INNER
+    stored: tl.constexpr = INNER // 8 if KIND >= 3 else INNER
+    apart: tl.constexpr = 3 * INNER // 16 if KIND >= 7 else stored
     to: tl.constexpr = x.dtype.element_ty
     for start in range(0, stored, BLOCK_IN):
         at = start + tl.arange(0, BLOCK_IN)
         inside = (at < stored)[None, :]
-        code = tl.load(codes + out[:, None] * stored + at[None, :], mask=inside, other=0.0)
+        code = tl.load(codes + out[:, None] * apart + at[None, :], mask=inside, other=0.0)
         if PAIR:
-            other = tl.load(codes + (out + gap)[:, None] * stored + at[None, :], mask=inside, other=0.0)
+            other = tl.load(codes + (out + gap)[:, None] * apart + at[None, :], mask=inside, other=0.0)
         if KIND >= 2:
-            size = _sizes(scale, out, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
-            zero = 136.0
-            if KIND == 4:
-                zero = 128.0 + _sizes(top, out, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
+            size, least = _scales(scale, top, zero, out, start, INNER, GROUP, KIND, BLOCK_IN, to)
             if PAIR:
-                more = _sizes(scale, out + gap, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
-                least = 136.0
-                if KIND == 4:
-                    least = 128.0 + _sizes(top, out + gap, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
+                more, lower = _scales(scale, top, zero, out + gap, start, INNER, GROUP, KIND, BLOCK_IN, to)
+        if KIND >= 3:
+            upper, others = code, code
+            if KIND >= 7:
+                upper = _uppers(codes, out, at, inside, INNER)
+                if PAIR:
+                    others = _uppers(codes, out + gap, at, inside, INNER)
             place = 2 * start + tl.arange(0, 2 * BLOCK_IN)
             x_mask = rows_inside[:, None] & (place < 2 * stored)[None, :]
             for phase in tl.static_range(4):
-                apart = phase * 2 * stored + place
-                part = tl.load(x + rows[:, None] * INNER + apart[None, :], mask=x_mask, other=0.0)
-                number = phase_of(code, size, zero, phase, KIND, to)
+                column = phase * 2 * stored + place
+                part = tl.load(x + rows[:, None] * INNER + column[None, :], mask=x_mask, other=0.0)
+                number = phase_of(code, upper, size, least, phase, KIND, to)
                 first = tl.dot(number, tl.trans(part), first, input_precision="ieee")
                 if PAIR:
-                    number = phase_of(other, more, least, phase, KIND, to)
+                    number = phase_of(other, others, more, lower, phase, KIND, to)
                     second = tl.dot(number, tl.trans(part), second, input_precision="ieee")
         else:
+            if KIND == 2:
+                code = (code.to(size.dtype) * size).to(to)
+                if PAIR:
+                    other = (other.to(size.dtype) * more).to(to)
             part = tl.load(x + rows[:, None] * INNER + at[None, :], mask=rows_inside[:, None] & inside, other=0.0)
             first = tl.dot(code, tl.trans(part), first, out_dtype=first.dtype, input_precision="ieee")
             if PAIR:
@@ -130,7 +210,7 @@ def scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND: tl.constexpr
     if KIND == 1:
         found = found * tl.load(x_scale + rows, mask=rows_inside, other=0.0)[None, :]
         found = found * tl.load(scale + out).to(tl.float32)[:, None]
-    if KIND == 3:
+    if KIND == 4:
         found = found * tl.load(top + out)[:, None]
     return found
 
@@ -139,9 +219,14 @@ def kind_of(weight: Tensor | Packed) -> int:
     """The kind of its codes."""
     if not isinstance(weight, Packed):
         return PLAIN
-    if weight.format.bits == 8:
-        return EIGHT
-    return NVFP4_CODES if weight.format.is_float else ZERO_CODES if weight.format.zeros else INT4_CODES
+    form = weight.format
+    if form.bits == 8:
+        return BYTES if form.group else EIGHT
+    if form.bits == 6:
+        return SIX_BLOCKS if form.block else SIX_CODES
+    if form.is_float:
+        return NVFP4_CODES
+    return LEAST_CODES if form.block else ZERO_CODES if form.zeros else INT4_CODES
 
 
 def read(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> tuple[Tensor, Tensor]:
@@ -149,7 +234,7 @@ def read(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> tuple[Tenso
     kind = kind_of(weight)
     if isinstance(weight, Packed) and kind == EIGHT:
         return rounded(x, weight.format)
-    x = x.contiguous() if kind == PLAIN else phased(x)
+    x = phased(x) if kind >= INT4_CODES else x.contiguous()
     return x, x
 
 
@@ -159,21 +244,22 @@ def phased(x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows inner"]:
     return x.reshape(rows, inner // 8, 2, 4).permute(0, 3, 1, 2).reshape(rows, inner)
 
 
-def parts(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales, and tops or zero points; a format without them never reads them."""
+def parts(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Codes, scales, tops and zero points; a format without them never reads them."""
     if not isinstance(weight, Packed):
-        return weight.contiguous(), weight, weight
+        return weight.contiguous(), weight, weight, weight
+    assert weight.format.block in (0, _BLOCK)
     codes, scale = weight.codes.contiguous(), weight.scale.contiguous()
-    codes = codes.view(torch.int32) if weight.format.bits == 4 else codes
-    other = weight.zero if weight.top is None else weight.top
-    return codes, scale, scale if other is None else other.contiguous()
+    codes = codes.view(torch.int32) if kind_of(weight) >= INT4_CODES else codes
+    top, zero = (scale if part is None else part.contiguous() for part in (weight.top, weight.zero))
+    return codes, scale, top, zero
 
 
 def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1) -> dict[str, Any]:
     """The compile-time constants of a product with rows like x; `weight` has `matrices` matrices, one after another."""
     kind, sums, group = kind_of(weight), tl.float32, 0
     if isinstance(weight, Packed):
-        sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
+        sums = tl.int32 if kind == EIGHT and weight.format.dtype == torch.int8 else tl.float32
         group = weight.format.group
     sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_OUT": tile.out, "BLOCK_IN": tile.inner}
     sizes |= {"INNER": weight.shape[-1], "OUTER": weight.shape[-2] // matrices, "num_warps": tile.warps}
@@ -183,9 +269,24 @@ def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1)
 
 def stage_bytes(kind: int, tile: Tile, size: int, matrices: int) -> int:
     """Shared memory of a stage, for rows of numbers of `size` bytes."""
-    # 4 bytes for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x.
-    a_row, a_column = (5, 8 * size) if kind >= INT4_CODES else (1, 1) if kind == EIGHT else (size, size)
+    # 4 bytes for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x. Factors take
+    # another 1, upper bits 2.
+    words = {LEAST_CODES: 6, SIX_CODES: 7, SIX_BLOCKS: 8}.get(kind, 5)
+    a_row, a_column = (words, 8 * size) if kind >= INT4_CODES else (1, 1) if kind == EIGHT else (size, size)
     return tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
+
+
+def inner_of(weight: Tensor | Packed) -> int:
+    """The usual `inner` of a tile."""
+    return {PLAIN: 64, EIGHT: 128, BYTES: 64}.get(kind_of(weight), 16)
+
+
+def is_narrow(weight: Tensor | Packed) -> bool:
+    """Whether tiles of these codes take 32 rows at most: for more, compute 10.0 has too little tensor memory."""
+    if knobs.runtime.interpret or kind_of(weight) < LEAST_CODES:
+        return False
+    arch: int = driver.active.get_current_target().arch
+    return arch // 10 == 10
 
 
 def shared_memory(device: torch.device) -> int:
