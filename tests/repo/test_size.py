@@ -20,7 +20,7 @@ PART_WALLS = {
     "weights": 3_440,
     "constraints": 6_310,
     "tasks": 2_580,
-    "tune": 2_955,
+    "tune": 2_995,
     "measure": 2_800,
     "server": 5_935,
     "operations": 2_090,
