@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from redraft.config import read_config
+from redraft.measure.parameters import count_parameters
 from redraft.measure.record import Record, read_record
+from redraft.weights.source import locate
 
 SCENARIOS = ("one", "together", "poisson", "variants", "long", "long-4k")
 OTHERS = {"edit": "changed records", "mend": "repaired ones", "fill": "filled templates"}
@@ -56,9 +59,10 @@ def nano(root: Path) -> str:
     typed, phrased, own = figures["strangers"], figures["phrasings"], figures["elsewhere"]
     others = ", ".join(f"{figures[name]['exact']:.0%} of {what}" for name, what in OTHERS.items())
     wrong, right = typed["guesses"]["wrong"], typed["guesses"]["right"]
+    millions = count_parameters(read_config(locate("nano")).model).total / 1e6
     return (
-        f"nano has 2.1 million parameters and makes mistakes. The JSON is always valid; the values may be wrong. Of "
-        f"{typed['count']} sentences typed as a stranger might, it gets {typed['exact']:.0%} right, and "
+        f"nano has {millions:.1f} million parameters and makes mistakes. The JSON is always valid; the values may be "
+        f"wrong. Of {typed['count']} sentences typed as a stranger might, it gets {typed['exact']:.0%} right, and "
         f"{typed['fields']:.0%} of their fields ([record](bench/records/plain-nano.json), with every answer). Of "
         f"{phrased['count']} phrasings that its training data lacks, it gets {phrased['fields']:.0%} of the fields "
         f"right. If a text does not say what is asked, null is the right answer, and nano gives it for "
