@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -114,13 +114,13 @@ class Turns:
                     raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
                 self._turns.append(mine)
         if same is not None:
-            if not same.over.wait(_left()):
-                raise _late()
+            with self._aside_around(), self._changed:
+                self._wait_for(same.over.is_set)
             yield same
             return
         token = self._mine.set(mine)
         try:
-            with nullcontext() if self._around is None else self._around.aside():
+            with self._aside_around():
                 try:
                     with self._changed:
                         self._wait(mine)
@@ -132,6 +132,9 @@ class Turns:
         finally:
             self._end(mine)
             self._mine.reset(token)
+
+    def _aside_around(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._around is None else self._around.aside()
 
     def _end(self, mine: Turn) -> None:
         with self._changed:
@@ -153,7 +156,7 @@ class Turns:
         """Within this a process works for the constraint, and others are compiled here. One constraint at a time."""
         mine = self.mine
         if mine is None or mine.aside:
-            with nullcontext() if self._around is None else self._around.aside():
+            with self._aside_around():
                 yield
             return
         self._change(mine, True)
