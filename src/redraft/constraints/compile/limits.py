@@ -219,12 +219,18 @@ def is_gone() -> bool:
     return gone is not None and gone.is_set()
 
 
+def check_caller() -> None:
+    """Raise DeadlineError if the caller has left or waits no longer."""
+    if is_gone() or _left() == 0:
+        raise _late()
+
+
 PREPARING = Turns(places=2)
 """Requests whose templates, tokens and options are read. What waits for something else meanwhile steps aside."""
 TURNS = Turns(around=PREPARING)
 JUDGES = Turns(128, TURNS)
 """Values that are judged in a process of their own, one of all at a time."""
-READING = Turns(around=PREPARING)
+READING = Turns()
 """Forwards that are in no batch of the engine's loop."""
 
 
