@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -104,42 +104,42 @@ class Turns:
         """Within this it is compiled; but if another compiled the same until now, this has waited for it, and gives its
         turn, which is over. Raises BusyError for one too many, if it is `counted`, and DeadlineError, here or as it
         compiles, for one that waits for longer than its caller."""
-        caller = CALLER.get()
-        mine = Turn(caller, name, size)
-        with self._changed:
-            same = next((one for one in self._turns if one.name == name), None)
-            if same is None:
-                several = sum(one.caller == caller for one in self._turns)
-                if counted and caller is not None and several >= self._most:
-                    raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
-                self._turns.append(mine)
-        if same is not None:
-            with self._aside_around(), self._changed:
-                self._wait_for(same.over.is_set)
-            yield same
-            return
-        token = self._mine.set(mine)
-        try:
-            with self._aside_around():
-                try:
-                    with self._changed:
-                        self._wait(mine)
-                    if self._around is not None and (outer := self._around.mine) is not None:
-                        outer.waited += mine.waited
-                    yield mine
-                finally:
-                    self._end(mine)  # before it waits to go on around this
-        finally:
-            self._end(mine)
-            self._mine.reset(token)
+        mine = Turn(CALLER.get(), name, size)
+        with ExitStack() as around:
+            around.enter_context(self._aside_around())
+            if (same := self._join(mine, counted)) is not None:
+                with self._changed:
+                    self._wait_for(same.over.is_set)
+                around.close()
+                yield same
+                return
+            token = self._mine.set(mine)
+            try:
+                with self._changed:
+                    self._wait(mine)
+                if self._around is not None and (outer := self._around.mine) is not None:
+                    outer.waited += mine.waited
+                yield mine
+            finally:  # before it waits to go on around this
+                self._mine.reset(token)
+                self._end(mine)
 
     def _aside_around(self) -> AbstractContextManager[None]:
         return nullcontext() if self._around is None else self._around.aside()
 
+    def _join(self, mine: Turn, counted: bool) -> Turn | None:
+        """Line up, unless another compiles the same, which is returned."""
+        with self._changed:
+            same = next((one for one in self._turns if one.name == mine.name), None)
+            if same is None:
+                several = sum(one.caller == mine.caller for one in self._turns)
+                if counted and mine.caller is not None and several >= self._most:
+                    raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
+                self._turns.append(mine)
+            return same
+
     def _end(self, mine: Turn) -> None:
         with self._changed:
-            if mine.over.is_set():
-                return
             self._turns.remove(mine)
             mine.over.set()
             self._leave(mine)
