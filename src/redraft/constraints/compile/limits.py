@@ -71,6 +71,7 @@ class Turn:
 
     caller: Hashable
     name: str
+    chosen: threading.Condition
     size: int = 0
     found: object = None
     had: float = 0.0
@@ -89,7 +90,7 @@ class Turns:
 
     def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None, places: int | None = None) -> None:
         self._most, self._around, self._places = most, around, places
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
         self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
@@ -104,18 +105,18 @@ class Turns:
         """Within this it is compiled; but if another compiled the same until now, this has waited for it, and gives its
         turn, which is over. Raises BusyError for one too many, if it is `counted`, and DeadlineError, here or as it
         compiles, for one that waits for longer than its caller."""
-        mine = Turn(CALLER.get(), name, size)
+        mine = Turn(CALLER.get(), name, threading.Condition(self._lock), size)
         with ExitStack() as around:
             around.enter_context(self._aside_around())
             if (same := self._join(mine, counted)) is not None:
-                with self._changed:
-                    self._wait_for(same.over.is_set)
+                if is_gone() or not same.over.wait(_left()):
+                    raise _late()
                 around.close()
                 yield same
                 return
             token = self._mine.set(mine)
             try:
-                with self._changed:
+                with self._lock:
                     self._wait(mine)
                 if self._around is not None and (outer := self._around.mine) is not None:
                     outer.waited += mine.waited
@@ -129,7 +130,7 @@ class Turns:
 
     def _join(self, mine: Turn, counted: bool) -> Turn | None:
         """Line up, unless another compiles the same, which is returned."""
-        with self._changed:
+        with self._lock:
             same = next((one for one in self._turns if one.name == mine.name), None)
             if same is None:
                 several = sum(one.caller == mine.caller for one in self._turns)
@@ -139,12 +140,13 @@ class Turns:
             return same
 
     def _end(self, mine: Turn) -> None:
-        with self._changed:
+        with self._lock:
             self._turns.remove(mine)
             mine.over.set()
             self._leave(mine)
             if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
                 heir.owed += mine.had + mine.owed
+            self._choose()
 
     def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
@@ -166,42 +168,44 @@ class Turns:
             self._change(mine, False)
 
     def _change(self, mine: Turn, aside: bool) -> None:
-        with self._changed:
+        with self._lock:
             self._leave(mine)
             mine.aside = aside
+            self._choose()
             self._wait(mine)
 
     def _leave(self, mine: Turn) -> None:
         if mine in self._now:
-            mine.had += 0.0 if self._only_waits(mine) else time.monotonic() - mine.began
+            mine.had += time.monotonic() - mine.began
             self._now.remove(mine)
-        self._changed.notify_all()
 
     def _wait(self, mine: Turn) -> None:
+        if mine.aside and self._places is not None:
+            return
         began = time.monotonic()
-        self._wait_for(lambda: self._only_waits(mine) or (self._has_room(mine) and self._next(mine.aside) is mine))
+        there = mine.chosen.wait_for(lambda: is_gone() or self._next(mine.aside) is mine, _left())
+        if is_gone() or not there:
+            raise _late()
         mine.began = time.monotonic()
         mine.waited += mine.began - began
         self._now.append(mine)
+        self._choose()  # another, where there is more room
 
-    def _only_waits(self, mine: Turn) -> bool:
-        return mine.aside and self._places is not None
+    def _choose(self) -> None:
+        """Wake those whose turn it is: if all were, each of many would look through many."""
+        for aside in (False, True) if self._places is None else (False,):
+            if (one := self._next(aside)) is not None:
+                one.chosen.notify()
 
-    def _has_room(self, mine: Turn) -> bool:
-        return sum(one.aside == mine.aside for one in self._now) < (self._places or 1)
-
-    def _wait_for(self, ready: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: ready() or is_gone(), _left())
-        if is_gone() or not ready():
-            raise _late()
-
-    def _next(self, aside: bool) -> Turn:
-        """Whose turn it is: the first of the caller's large ones, if it has no small one."""
+    def _next(self, aside: bool) -> Turn | None:
+        """Whose turn it is, if there is room: the first of the caller's large ones, if it has no small one."""
+        if sum(one.aside == aside for one in self._now) >= (self._places or 1):
+            return None
+        waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
         had = Counter[Hashable]()
         for one in self._turns:
             had[one.caller] += one.had + one.owed  # type: ignore[assignment]  # a counter of seconds
-        waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
-        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size))
+        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 
 def _left() -> float | None:
