@@ -107,6 +107,34 @@ def test_what_waits_elsewhere_gives_up_its_turn_and_the_smallest_is_next() -> No
     assert not turns._now
 
 
+class Counted(Turns):
+    """Turns that count how often they look for the next."""
+
+    looked = 0
+
+    def _next(self, aside: bool) -> Any:
+        self.looked += 1
+        return super()._next(aside)
+
+
+def test_a_change_of_turns_wakes_only_whose_turn_it_is() -> None:
+    """It woke all: 256 requests that waited together took 14 s of processor time for turns alone."""
+    turns, count = Counted(places=2), 80
+
+    def wait() -> None:
+        with turns.turn(str(threading.get_ident())):
+            pass
+
+    threads = [threading.Thread(target=wait) for _ in range(count)]
+    with turns.turn("one"), turns.turn("other"):
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: len(turns._turns) == count + 2)
+    for thread in threads:
+        thread.join()
+    assert turns.looked < 8 * count
+
+
 def test_who_wants_what_another_compiles_holds_no_place() -> None:
     """Two who wanted a third's constraint had both places until it was compiled, and nobody else was prepared."""
     preparing = Turns(places=2)

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -65,9 +64,8 @@ GONE: ContextVar[threading.Event | None] = ContextVar("gone", default=None)
 
 @dataclass(eq=False)
 class Turn:
-    """A constraint that is being compiled, or other work: seconds that it has had, that others of its caller had that
-    have ended since, and that it has waited for. Of a caller's the smallest of a `size` comes first. `found` is for
-    those who want the same, once it is `over`."""
+    """A constraint that is being compiled, or other work: seconds that it has had and that it has waited for. Of a
+    caller's the smallest of a `size` comes first. `found` is for those who want the same, once it is `over`."""
 
     caller: Hashable
     name: str
@@ -75,7 +73,6 @@ class Turn:
     size: int = 0
     found: object = None
     had: float = 0.0
-    owed: float = 0.0
     waited: float = 0.0
     began: float = 0.0
     aside: bool = False
@@ -93,6 +90,7 @@ class Turns:
         self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
+        self._had: dict[Hashable, float] = {}  # by each caller since it last had none
         self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
     @property
@@ -144,8 +142,8 @@ class Turns:
             self._turns.remove(mine)
             mine.over.set()
             self._leave(mine)
-            if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
-                heir.owed += mine.had + mine.owed
+            if all(one.caller != mine.caller for one in self._turns):
+                self._had.pop(mine.caller, None)
             self._choose()
 
     def give_way(self, mine: Turn) -> None:
@@ -176,7 +174,9 @@ class Turns:
 
     def _leave(self, mine: Turn) -> None:
         if mine in self._now:
-            mine.had += time.monotonic() - mine.began
+            spent = time.monotonic() - mine.began
+            mine.had += spent
+            self._had[mine.caller] = self._had.get(mine.caller, 0.0) + spent
             self._now.remove(mine)
 
     def _wait(self, mine: Turn) -> None:
@@ -202,10 +202,8 @@ class Turns:
         if sum(one.aside == aside for one in self._now) >= (self._places or 1):
             return None
         waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
-        had = Counter[Hashable]()
-        for one in self._turns:
-            had[one.caller] += one.had + one.owed  # type: ignore[assignment]  # a counter of seconds
-        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
+        had = self._had
+        return min(waiting, key=lambda one: (had.get(one.caller, 0.0), min(one.had, LARGE_SEC), one.size), default=None)
 
 
 def _left() -> float | None:
