@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -90,7 +91,7 @@ class Turns:
         self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
-        self._had: dict[Hashable, float] = {}  # by each caller since it last had none
+        self._had = defaultdict[Hashable, float](float)  # by each caller since it last had none
         self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
     @property
@@ -106,7 +107,14 @@ class Turns:
         mine = Turn(CALLER.get(), name, threading.Condition(self._lock), size)
         with ExitStack() as around:
             around.enter_context(self._aside_around())
-            if (same := self._join(mine, counted)) is not None:
+            with self._lock:
+                same = next((one for one in self._turns if one.name == name), None)
+                if same is None:
+                    several = sum(one.caller == mine.caller for one in self._turns)
+                    if counted and mine.caller is not None and several >= self._most:
+                        raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
+                    self._turns.append(mine)
+            if same is not None:
                 if is_gone() or not same.over.wait(_left()):
                     raise _late()
                 around.close()
@@ -126,25 +134,13 @@ class Turns:
     def _aside_around(self) -> AbstractContextManager[None]:
         return nullcontext() if self._around is None else self._around.aside()
 
-    def _join(self, mine: Turn, counted: bool) -> Turn | None:
-        """Line up, unless another compiles the same, which is returned."""
-        with self._lock:
-            same = next((one for one in self._turns if one.name == mine.name), None)
-            if same is None:
-                several = sum(one.caller == mine.caller for one in self._turns)
-                if counted and mine.caller is not None and several >= self._most:
-                    raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
-                self._turns.append(mine)
-            return same
-
     def _end(self, mine: Turn) -> None:
         with self._lock:
             self._turns.remove(mine)
             mine.over.set()
-            self._leave(mine)
+            self._leave(mine, mine.aside)
             if all(one.caller != mine.caller for one in self._turns):
                 self._had.pop(mine.caller, None)
-            self._choose()
 
     def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
@@ -167,17 +163,17 @@ class Turns:
 
     def _change(self, mine: Turn, aside: bool) -> None:
         with self._lock:
-            self._leave(mine)
-            mine.aside = aside
-            self._choose()
+            self._leave(mine, aside)
             self._wait(mine)
 
-    def _leave(self, mine: Turn) -> None:
+    def _leave(self, mine: Turn, aside: bool) -> None:
         if mine in self._now:
             spent = time.monotonic() - mine.began
             mine.had += spent
-            self._had[mine.caller] = self._had.get(mine.caller, 0.0) + spent
+            self._had[mine.caller] += spent
             self._now.remove(mine)
+        mine.aside = aside
+        self._choose()
 
     def _wait(self, mine: Turn) -> None:
         if mine.aside and self._places is not None:
@@ -202,8 +198,7 @@ class Turns:
         if sum(one.aside == aside for one in self._now) >= (self._places or 1):
             return None
         waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
-        had = self._had
-        return min(waiting, key=lambda one: (had.get(one.caller, 0.0), min(one.had, LARGE_SEC), one.size), default=None)
+        return min(waiting, key=lambda one: (self._had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 
 def _left() -> float | None:
@@ -219,12 +214,6 @@ def is_gone() -> bool:
     """Whether the caller has left."""
     gone = GONE.get()
     return gone is not None and gone.is_set()
-
-
-def check_caller() -> None:
-    """Raise DeadlineError if the caller has left or waits no longer."""
-    if is_gone() or _left() == 0:
-        raise _late()
 
 
 PREPARING = Turns(places=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.constraints.compile.limits import READING, check_caller, is_gone
+from redraft.constraints.compile.limits import READING, UNTIL, is_gone
 from redraft.errors import DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, Readings, decide_questions
@@ -144,11 +145,13 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
 
 def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
     """Every question read, by turns of the callers: no batch has these forwards. Raises ApiError if the time is up."""
+    until = UNTIL.get()
     try:
         with READING.turn(secrets.token_hex(), counted=False) as turn:
 
             def check() -> None:
-                check_caller()
+                if is_gone() or (until is not None and time.monotonic() > until):
+                    raise DeadlineError("the time was up")
                 READING.give_way(turn)
 
             return decide_questions(
