@@ -83,7 +83,8 @@ def _kind(schema: object) -> str:
     if isinstance(choices, list):
         words = [each for each in choices if isinstance(each, str)]
         return "|".join(words) if words and len(words) <= _MOST_CHOICES else "string"
-    for part in schema.get("anyOf", ()):
+    among = schema.get("anyOf")
+    for part in among if isinstance(among, list) else ():
         if isinstance(part, Mapping) and part.get("type") != "null":
             return _kind(part)
     kinds = schema.get("type", "string")

@@ -9,6 +9,7 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, Inside, inside
 
 from redraft.cli.main import build_parser
+from redraft.cli.run import served as served_rows
 from redraft.cli.serve import settings_of
 from redraft.operations.engine import Engine
 from redraft.server.http.settings import Settings
@@ -57,3 +58,10 @@ def test_a_checkpoint_is_served_by_its_own_rules(words: list[str], preset: str |
     """None leaves them to the checkpoint: narrow canvases are for a model that has seen some."""
     found = settings_of(build_parser().parse_args(["serve", *words]))
     assert (found.preset, found.ask_fields) == (preset, "./other" not in words), "fields are asked for as nano knows it"
+
+
+def test_a_checkpoint_in_a_folder_called_nano_is_another_model() -> None:
+    """A file of requests and a server give the same answers; rows had the words of nano by the folder's name."""
+    for model, asks in (("nano", True), ("runs/nano", False)):
+        for words, read in ((["serve", model], settings_of), (["run", "a", "b", "--model", model], served_rows)):
+            assert read(build_parser().parse_args(words)).ask_fields is asks

@@ -107,6 +107,64 @@ def test_what_waits_elsewhere_gives_up_its_turn_and_the_smallest_is_next() -> No
     assert not turns._now
 
 
+class Counted(Turns):
+    """Turns that count how often they look for the next."""
+
+    looked = 0
+
+    def _next(self, aside: bool) -> Any:
+        self.looked += 1
+        return super()._next(aside)
+
+
+def test_a_change_of_turns_wakes_only_whose_turn_it_is() -> None:
+    """It woke all: 256 requests that waited together took 14 s of processor time for turns alone."""
+    turns, count = Counted(places=2), 80
+
+    def wait() -> None:
+        with turns.turn(str(threading.get_ident())):
+            pass
+
+    threads = [threading.Thread(target=wait) for _ in range(count)]
+    with turns.turn("one"), turns.turn("other"):
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: len(turns._turns) == count + 2)
+    for thread in threads:
+        thread.join()
+    assert turns.looked < 8 * count
+
+
+def test_who_wants_what_another_compiles_holds_no_place() -> None:
+    """Two who wanted a third's constraint had both places until it was compiled, and nobody else was prepared."""
+    preparing = Turns(places=2)
+    turns, over, found = Turns(around=preparing), threading.Event(), list[object]()
+
+    def want(number: int) -> None:
+        with preparing.turn(f"request {number}"), turns.turn("the same") as turn:
+            if not turn.over.is_set():
+                over.wait()
+                turn.found = "compiled"
+            found.append(turn.found)
+
+    threads = [threading.Thread(target=want, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    there = eventually(lambda: [one.aside for one in preparing._turns] == [True] * 3, 5)
+    token = UNTIL.set(time.monotonic() + 5)
+    try:
+        with preparing.turn("another"):
+            assert there
+    finally:
+        UNTIL.reset(token)
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert found == ["compiled"] * 3
+    assert not preparing._turns
+    assert not preparing._now
+
+
 def test_a_long_body_is_checked_on_a_thread(served: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 turns took the event loop 80 ms a body. Errors are the same ones as of a short body."""
     seen, plain = list[str](), bodies.few
@@ -201,3 +259,28 @@ def test_who_has_left_waits_for_no_turn() -> None:
     finally:
         limits.GONE.reset(token)
     assert not PREPARING._turns
+
+
+def test_who_has_left_does_not_wait_for_what_another_compiles() -> None:
+    turns, held, over, gone = Turns(), threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns.turn("the same"):
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    gone.set()
+    tokens = limits.GONE.set(gone), UNTIL.set(time.monotonic() + 5)
+    began = time.monotonic()
+    try:
+        with pytest.raises(DeadlineError), turns.turn("the same"):
+            pytest.fail("it had a turn")
+    finally:
+        limits.GONE.reset(tokens[0])
+        UNTIL.reset(tokens[1])
+        over.set()
+        thread.join()
+    assert time.monotonic() - began < 4

@@ -98,6 +98,7 @@ def test_a_sentence_is_watched_and_traced(
         (["--schema", "{"], "not JSON"),
         (["--schema", '{"type": "nonsense"}'], "is no JSON Schema"),
         (["--schema", '{"type": "objekt"}'], 'schema at #/type is no JSON Schema: "objekt" is no type; types: array,'),
+        (["--schema", '{"properties": {"a": {"anyOf": 5}}}'], "anyOf is 5; it must be a JSON list"),
         (["--schema", "a", "--many"], "--many reads its texts from stdin; leave the argument out"),
         (["--schema", "a", "--max-tokens", "1"], "max_tokens leaves 1 tokens and the shortest valid answer has"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.pictures import MOST_TOKENS, asking, drawn, png, write_whole
 
 import redraft
 from redraft.cache import Prefix
+from redraft.constraints.compile.limits import PREPARING
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event
 from redraft.engine.loop import Loop, LoopConfig
@@ -64,6 +66,28 @@ def test_the_tower_is_loaded_with_the_first_image_and_a_picture_is_encoded_once(
     changed = engine.generate(asking(other, "what?"), options=SMALL)
     assert vision.encodings == 2
     assert changed.entropy != first.entropy
+
+
+def test_an_image_is_read_while_another_is_encoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the tower, and so did all others that were read. The first waits, and holds no place meanwhile."""
+    vision, seen = vision_of(engine), list[bool]()
+    load = vision._load
+
+    def loaded() -> Any:
+        turn = PREPARING.mine
+        seen.append(turn is not None and turn.aside)
+        return load()
+
+    monkeypatch.setattr(vision, "_load", loaded)
+    with PREPARING.turn("images"):
+        asked(engine, drawn(48, 36))
+    assert seen == [True]
+    reading = threading.Thread(target=asked, args=(engine, drawn(48, 36)))
+    with vision._encoding:
+        reading.start()
+        reading.join(10)
+        assert not reading.is_alive()
+    assert vision.is_loaded
 
 
 def test_kept_soft_tokens_are_bounded(folder: Path, engine: Engine) -> None:

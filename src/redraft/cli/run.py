@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 if TYPE_CHECKING:
     from redraft.cli.rows import Done, Row, RowAnswer
     from redraft.measure.remote import Backend
+    from redraft.server.http.settings import Settings
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). An `image` beside `messages`, a file
@@ -96,16 +98,11 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.cli.rows import run_batch
     from redraft.server.http.limits import ServerLimits
     from redraft.server.http.service import Service
-    from redraft.server.http.settings import Settings
 
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
     limits = ServerLimits(per_key=many, in_flight=many, request_sec=86_400.0)
-    names = (Path(arguments.model).name, "*")
-    settings = Settings(
-        names, limits=limits, preset=arguments.preset, ask_fields=names[0] == "nano", version=__version__
-    )
-    service = Service(settings)
+    service = Service(replace(served(arguments), limits=limits))
     engine.loop.start()
     service.ready(engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": _settings(arguments)}
@@ -122,11 +119,8 @@ def _fleet(arguments: argparse.Namespace) -> Done:
     from redraft.cli.rows import check_length, count_rows, with_images, write_rows
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.server.http.errors import ApiError
-    from redraft.server.http.settings import Settings
 
-    names = (Path(arguments.model).name, "*")
-    settings = Settings(names, preset=arguments.preset, ask_fields=names[0] == "nano", version=__version__)
-    fleet = fleet_of(arguments, settings)
+    fleet = fleet_of(arguments, served(arguments))
     folder = here if (here := Path(arguments.source)).is_dir() else here.parent
     with joined(arguments.address) as ray, as_files(ray, arguments.source, arguments.target) as (source, target):
         check_nodes(ray, fleet, wanted=fleet.replicas)
@@ -189,6 +183,14 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
             report=report,
             within=aclosing(remote),
         )
+
+
+def served(arguments: argparse.Namespace) -> Settings:
+    """What rows are answered by, as a server of the model would."""
+    from redraft.server.http.settings import Settings
+
+    names = (Path(arguments.model).name, "*")
+    return Settings(names, preset=arguments.preset, ask_fields=arguments.model == "nano", version=__version__)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:

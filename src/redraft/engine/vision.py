@@ -81,8 +81,9 @@ class Vision:
             pictures.append(picture)
             pixels, scanned = pixels - size, scanned - size * scans(one.image)
         placed, runs = place_images(tokens, [picture.num_tokens for picture in pictures], self.config)
-        with self._encoding:
-            self._load()
+        if not self.is_loaded:
+            with PREPARING.aside(), self._encoding:
+                self._load()
         images = zip(runs, pictures, strict=True)
         return Prompt(tuple(placed), tuple(PlacedImage(run, picture, self.encode) for run, picture in images))
 

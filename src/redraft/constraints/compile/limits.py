@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -65,16 +65,15 @@ GONE: ContextVar[threading.Event | None] = ContextVar("gone", default=None)
 
 @dataclass(eq=False)
 class Turn:
-    """A constraint that is being compiled, or other work: seconds that it has had, that others of its caller had that
-    have ended since, and that it has waited for. Of a caller's the smallest of a `size` comes first. `found` is for
-    those who want the same, once it is `over`."""
+    """A constraint that is being compiled, or other work: seconds that it has had and that it has waited for. Of a
+    caller's the smallest of a `size` comes first. `found` is for those who want the same, once it is `over`."""
 
     caller: Hashable
     name: str
+    chosen: threading.Condition
     size: int = 0
     found: object = None
     had: float = 0.0
-    owed: float = 0.0
     waited: float = 0.0
     began: float = 0.0
     aside: bool = False
@@ -89,9 +88,10 @@ class Turns:
 
     def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None, places: int | None = None) -> None:
         self._most, self._around, self._places = most, around, places
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
+        self._had = defaultdict[Hashable, float](float)  # by each caller since it last had none
         self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
     @property
@@ -104,44 +104,43 @@ class Turns:
         """Within this it is compiled; but if another compiled the same until now, this has waited for it, and gives its
         turn, which is over. Raises BusyError for one too many, if it is `counted`, and DeadlineError, here or as it
         compiles, for one that waits for longer than its caller."""
-        caller = CALLER.get()
-        mine = Turn(caller, name, size)
-        with self._changed:
-            same = next((one for one in self._turns if one.name == name), None)
-            if same is None:
-                several = sum(one.caller == caller for one in self._turns)
-                if counted and caller is not None and several >= self._most:
-                    raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
-                self._turns.append(mine)
-        if same is not None:
-            if not same.over.wait(_left()):
-                raise _late()
-            yield same
-            return
-        token = self._mine.set(mine)
-        try:
-            with nullcontext() if self._around is None else self._around.aside():
-                try:
-                    with self._changed:
-                        self._wait(mine)
-                    if self._around is not None and (outer := self._around.mine) is not None:
-                        outer.waited += mine.waited
-                    yield mine
-                finally:
-                    self._end(mine)  # before it waits to go on around this
-        finally:
-            self._end(mine)
-            self._mine.reset(token)
+        mine = Turn(CALLER.get(), name, threading.Condition(self._lock), size)
+        with ExitStack() as around:
+            around.enter_context(self._aside_around())
+            with self._lock:
+                same = next((one for one in self._turns if one.name == name), None)
+                if same is None:
+                    several = sum(one.caller == mine.caller for one in self._turns)
+                    if counted and mine.caller is not None and several >= self._most:
+                        raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
+                    self._turns.append(mine)
+            if same is not None:
+                if is_gone() or not same.over.wait(_left()):
+                    raise _late()
+                around.close()
+                yield same
+                return
+            token = self._mine.set(mine)
+            try:
+                with self._lock:
+                    self._wait(mine)
+                if self._around is not None and (outer := self._around.mine) is not None:
+                    outer.waited += mine.waited
+                yield mine
+            finally:  # before it waits to go on around this
+                self._mine.reset(token)
+                self._end(mine)
+
+    def _aside_around(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._around is None else self._around.aside()
 
     def _end(self, mine: Turn) -> None:
-        with self._changed:
-            if mine.over.is_set():
-                return
+        with self._lock:
             self._turns.remove(mine)
             mine.over.set()
-            self._leave(mine)
-            if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
-                heir.owed += mine.had + mine.owed
+            self._leave(mine, mine.aside)
+            if all(one.caller != mine.caller for one in self._turns):
+                self._had.pop(mine.caller, None)
 
     def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
@@ -153,7 +152,7 @@ class Turns:
         """Within this a process works for the constraint, and others are compiled here. One constraint at a time."""
         mine = self.mine
         if mine is None or mine.aside:
-            with nullcontext() if self._around is None else self._around.aside():
+            with self._aside_around():
                 yield
             return
         self._change(mine, True)
@@ -163,42 +162,43 @@ class Turns:
             self._change(mine, False)
 
     def _change(self, mine: Turn, aside: bool) -> None:
-        with self._changed:
-            self._leave(mine)
-            mine.aside = aside
+        with self._lock:
+            self._leave(mine, aside)
             self._wait(mine)
 
-    def _leave(self, mine: Turn) -> None:
+    def _leave(self, mine: Turn, aside: bool) -> None:
         if mine in self._now:
-            mine.had += 0.0 if self._only_waits(mine) else time.monotonic() - mine.began
+            spent = time.monotonic() - mine.began
+            mine.had += spent
+            self._had[mine.caller] += spent
             self._now.remove(mine)
-        self._changed.notify_all()
+        mine.aside = aside
+        self._choose()
 
     def _wait(self, mine: Turn) -> None:
+        if mine.aside and self._places is not None:
+            return
         began = time.monotonic()
-        self._wait_for(lambda: self._only_waits(mine) or (self._has_room(mine) and self._next(mine.aside) is mine))
+        there = mine.chosen.wait_for(lambda: is_gone() or self._next(mine.aside) is mine, _left())
+        if is_gone() or not there:
+            raise _late()
         mine.began = time.monotonic()
         mine.waited += mine.began - began
         self._now.append(mine)
+        self._choose()  # another, where there is more room
 
-    def _only_waits(self, mine: Turn) -> bool:
-        return mine.aside and self._places is not None
+    def _choose(self) -> None:
+        """Wake those whose turn it is: if all were, each of many would look through many."""
+        for aside in (False, True) if self._places is None else (False,):
+            if (one := self._next(aside)) is not None:
+                one.chosen.notify()
 
-    def _has_room(self, mine: Turn) -> bool:
-        return sum(one.aside == mine.aside for one in self._now) < (self._places or 1)
-
-    def _wait_for(self, ready: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: ready() or is_gone(), _left())
-        if is_gone() or not ready():
-            raise _late()
-
-    def _next(self, aside: bool) -> Turn:
-        """Whose turn it is: the first of the caller's large ones, if it has no small one."""
-        had = Counter[Hashable]()
-        for one in self._turns:
-            had[one.caller] += one.had + one.owed  # type: ignore[assignment]  # a counter of seconds
+    def _next(self, aside: bool) -> Turn | None:
+        """Whose turn it is, if there is room: the first of the caller's large ones, if it has no small one."""
+        if sum(one.aside == aside for one in self._now) >= (self._places or 1):
+            return None
         waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
-        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size))
+        return min(waiting, key=lambda one: (self._had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 
 def _left() -> float | None:
@@ -221,7 +221,7 @@ PREPARING = Turns(places=2)
 TURNS = Turns(around=PREPARING)
 JUDGES = Turns(128, TURNS)
 """Values that are judged in a process of their own, one of all at a time."""
-READING = Turns(around=PREPARING)
+READING = Turns()
 """Forwards that are in no batch of the engine's loop."""
 
 

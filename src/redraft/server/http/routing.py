@@ -32,8 +32,8 @@ BROWSERS = frozenset({"origin", "sec-fetch-site", "cookie"})
 even though the origin was checked before."""
 
 
-LONG_BODY = 2**13
-"""Bytes from which a body is read on a thread: thousands of small objects take tenths of a second to check."""
+SHORT_BODY = 2**13
+"""Bytes below which the event loop reads a body itself: thousands of small objects take tenths of a second to check."""
 
 
 class _Bounded(Request):
@@ -43,9 +43,9 @@ class _Bounded(Request):
         """The body; a long one is of the endpoint's type already. Raises ApiError."""
         data = await self.body()
         try:
-            if len(data) < LONG_BODY:
+            if len(data) < SHORT_BODY:
                 return read_json(data)
-            kind = get_type_hints(self.scope["endpoint"]).get("body", Body)
+            kind = get_type_hints(self.scope["endpoint"])["body"]
             return await service_of(self).on_thread(self, _read_body, kind, data)
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the body is not JSON ({error})", code="invalid_json") from None

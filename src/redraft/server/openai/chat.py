@@ -85,13 +85,13 @@ def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher 
 def _asking(service: Service, body: Chat, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages, the last one in the words of an extraction if its fields are asked for: as sent, else as served.
     Raises ApiError if that is sent without a schema."""
-    sent, schema = None if body.canvas is None else body.canvas.ask_fields, _schema(body) if messages else None
+    sent, schema = None if body.canvas is None else body.canvas.ask_fields, _schema(body)
     if schema is None:
         if sent:
             raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
         return messages
     *before, last = messages
-    content = last["content"] or ""
+    content = last["content"]
     images = [] if isinstance(content, str) else [part for part in content if part["type"] != "text"]
     said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.constraints.compile.limits import READING, is_gone
-from redraft.constraints.compile.limits import Turn as TakingTurns
+from redraft.constraints.compile.limits import READING, UNTIL, is_gone
 from redraft.errors import DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, Readings, decide_questions
@@ -119,8 +118,7 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     said = [part for turn in turns for part in _texts(turn["content"])]
     note_prompts(request, said + [one.said for one in body.questions])
     with service.enter(1, request):
-        until = time.monotonic() + service.settings.limits.request_sec
-        read = await service.on_thread(request, _read, service, body, turns, until, in_turn=False)
+        read = await service.on_thread(request, _read, service, body, turns, in_turn=False)
     belief = read_belief(service.engine)
     fitted = 1.0 if belief is None else belief.temperature
     temperature = fitted if body.temperature is None else body.temperature
@@ -145,16 +143,17 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     }
 
 
-def _read(service: Service, body: Decisions, turns: list[Turn], until: float) -> Readings:
+def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
     """Every question read, by turns of the callers: no batch has these forwards. Raises ApiError if the time is up."""
-
-    def check(turn: TakingTurns) -> None:
-        READING.give_way(turn)
-        if is_gone() or time.monotonic() > until:
-            raise DeadlineError("the time was up")
-
+    until = UNTIL.get()
     try:
         with READING.turn(secrets.token_hex(), counted=False) as turn:
+
+            def check() -> None:
+                if is_gone() or (until is not None and time.monotonic() > until):
+                    raise DeadlineError("the time was up")
+                READING.give_way(turn)
+
             return decide_questions(
                 service.engine,
                 partial(_asking, turns),
@@ -162,7 +161,7 @@ def _read(service: Service, body: Decisions, turns: list[Turn], until: float) ->
                 joint=body.joint is not False,
                 seed=body.seed or 0,
                 canvases=body.canvases or 1,
-                check=partial(check, turn),
+                check=check,
             )
     except DeadlineError:
         if is_gone():
