@@ -79,6 +79,8 @@ class Turn:
     began: float = 0.0
     aside: bool = False
     over: threading.Event = field(default_factory=threading.Event)
+    gone: threading.Event | None = field(default_factory=GONE.get)
+    called: threading.Condition | None = None
 
 
 class Turns:
@@ -89,7 +91,7 @@ class Turns:
 
     def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None, places: int | None = None) -> None:
         self._most, self._around, self._places = most, around, places
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
         self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
@@ -106,7 +108,7 @@ class Turns:
         compiles, for one that waits for longer than its caller."""
         caller = CALLER.get()
         mine = Turn(caller, name, size)
-        with self._changed:
+        with self._lock:
             same = next((one for one in self._turns if one.name == name), None)
             if same is None:
                 several = sum(one.caller == caller for one in self._turns)
@@ -122,7 +124,7 @@ class Turns:
         try:
             with nullcontext() if self._around is None else self._around.aside():
                 try:
-                    with self._changed:
+                    with self._lock:
                         self._wait(mine)
                     if self._around is not None and (outer := self._around.mine) is not None:
                         outer.waited += mine.waited
@@ -134,7 +136,7 @@ class Turns:
             self._mine.reset(token)
 
     def _end(self, mine: Turn) -> None:
-        with self._changed:
+        with self._lock:
             if mine.over.is_set():
                 return
             self._turns.remove(mine)
@@ -142,6 +144,7 @@ class Turns:
             self._leave(mine)
             if (heir := next((one for one in self._turns if one.caller == mine.caller), None)) is not None:
                 heir.owed += mine.had + mine.owed
+            self._call()
 
     def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
@@ -163,42 +166,51 @@ class Turns:
             self._change(mine, False)
 
     def _change(self, mine: Turn, aside: bool) -> None:
-        with self._changed:
+        with self._lock:
             self._leave(mine)
             mine.aside = aside
+            self._call()
             self._wait(mine)
 
     def _leave(self, mine: Turn) -> None:
         if mine in self._now:
             mine.had += 0.0 if self._only_waits(mine) else time.monotonic() - mine.began
             self._now.remove(mine)
-        self._changed.notify_all()
+
+    def _call(self) -> None:
+        """Wake those who may go on, and those whose caller has left. All together would each need Python's lock, once
+        a slice, and the event loop waits behind them."""
+        for one in {self._next(aside) for aside in (False, True)} | {*filter(_has_left, self._turns)}:
+            if one is not None and one.called is not None:
+                one.called.notify()
 
     def _wait(self, mine: Turn) -> None:
         began = time.monotonic()
-        self._wait_for(lambda: self._only_waits(mine) or (self._has_room(mine) and self._next(mine.aside) is mine))
+        mine.called = threading.Condition(self._lock)
+        mine.called.wait_for(lambda: self._may_go(mine) or is_gone(), _left())
+        mine.called = None
+        if is_gone() or not self._may_go(mine):
+            raise _late()
         mine.began = time.monotonic()
         mine.waited += mine.began - began
         self._now.append(mine)
+        self._call()  # there may be another place
+
+    def _may_go(self, mine: Turn) -> bool:
+        return self._only_waits(mine) or self._next(mine.aside) is mine
 
     def _only_waits(self, mine: Turn) -> bool:
         return mine.aside and self._places is not None
 
-    def _has_room(self, mine: Turn) -> bool:
-        return sum(one.aside == mine.aside for one in self._now) < (self._places or 1)
-
-    def _wait_for(self, ready: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: ready() or is_gone(), _left())
-        if is_gone() or not ready():
-            raise _late()
-
-    def _next(self, aside: bool) -> Turn:
-        """Whose turn it is: the first of the caller's large ones, if it has no small one."""
+    def _next(self, aside: bool) -> Turn | None:
+        """Whose turn it is, if there is a place: the first of the caller's large ones, if it has no small one."""
+        if sum(one.aside == aside for one in self._now) >= (self._places or 1):
+            return None
         had = Counter[Hashable]()
         for one in self._turns:
             had[one.caller] += one.had + one.owed  # type: ignore[assignment]  # a counter of seconds
         waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
-        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size))
+        return min(waiting, key=lambda one: (had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 
 def _left() -> float | None:
@@ -208,6 +220,10 @@ def _left() -> float | None:
 
 def _late() -> DeadlineError:
     return DeadlineError("the time was up while it waited for the turns of others")
+
+
+def _has_left(one: Turn) -> bool:
+    return one.gone is not None and one.gone.is_set()
 
 
 def is_gone() -> bool:
