@@ -16,6 +16,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,7 @@ from redraft.tasks import Example, Task, stream_seed, task
 from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
 
+MOST_ROW_BYTES = 64 * 2**20
 _MOST_SHOWN = 5
 _PASSAGE_CHARS = 4000
 
@@ -94,10 +96,14 @@ class RowsSource:
         self._train: list[tuple[int, int]] = []  # where a row begins, and its line number
         self._kept: list[tuple[int, int]] = []
         bad: list[str] = []
+        if path.exists() and not path.is_file():
+            raise RecipeError(f"{path} is not a regular file, which steps read again; give a file of JSON lines")
         try:
             with path.open("rb") as file:
                 at = 0
-                for number, line in enumerate(file, 1):
+                for number, line in enumerate(iter(partial(file.readline, MOST_ROW_BYTES + 1), b""), 1):
+                    if len(line) > MOST_ROW_BYTES:
+                        raise RecipeError(f"{path}, line {number} has over {MOST_ROW_BYTES} bytes; make it shorter")
                     if line.strip():
                         try:
                             parse_row(line, f"{path}, line {number}")
@@ -128,7 +134,7 @@ class RowsSource:
                 found: list[Sample] = []
                 for at, number in places:
                     file.seek(at)
-                    found.append(parse_row(file.readline(), f"{self.path}, line {number}", self.path.parent))
+                    found.append(parse_row(file.readline(MOST_ROW_BYTES), f"{self.path}, line {number}", self.path.parent))
                 return found
         except OSError as error:
             raise RecipeError(f"{self.path} cannot be read any more ({error.strerror}); bring it back") from None

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from redraft.constraints.compile.limits import READING, is_gone
 from redraft.constraints.compile.limits import Turn as TakingTurns
+from redraft.engine.vision import decoded_once
 from redraft.errors import DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, Readings, decide_questions
@@ -154,7 +155,7 @@ def _read(service: Service, body: Decisions, turns: list[Turn], until: float) ->
             raise DeadlineError("the time was up")
 
     try:
-        with READING.turn(secrets.token_hex(), counted=False) as turn:
+        with READING.turn(secrets.token_hex(), counted=False) as turn, decoded_once():
             return decide_questions(
                 service.engine,
                 partial(_asking, turns),
