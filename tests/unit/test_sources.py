@@ -124,6 +124,16 @@ def test_no_pipe_is_waited_for_and_no_row_read_without_end(tmp_path: Path, monke
         RowsSource(rows, held_out=0)
 
 
+def test_a_row_that_was_replaced_since_the_start_is_named(tmp_path: Path) -> None:
+    """Another row of the same length was trained on, and no error was raised."""
+    rows = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "one"})
+    source = RowsSource(rows, held_out=0)
+    assert len(source.samples(1, 2)) == 2
+    write_rows(rows, {"prompt": "a", "response": "two"})
+    with pytest.raises(RecipeError, match=r"rows\.jsonl, line 1 is no longer what it was"):
+        source.samples(1, 2)
+
+
 def test_a_recipe_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text("a=" + "[" * 100_000, encoding="utf-8")
     with pytest.raises(RecipeError, match=r"deep\.toml"):
