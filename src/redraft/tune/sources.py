@@ -6,8 +6,8 @@
     FolderSource      text files                          → Passage
 
 A row is an object with `messages` (role and content, the last one the assistant's) or with `prompt` and `response`.
-Files are read once at the start, to check every row and to note its position and digest. Only these stay in memory, and any
-step can be read without the steps before it. A row that was replaced since is refused.
+Files are read once at the start, to check every row and to note its position and digest. Only these stay in memory, and
+any step can be read without the steps before it. A row that was replaced since is refused.
 """
 
 from __future__ import annotations
