@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_010, TESTS: 30_705}
+WHOLE_WALLS = {SOURCE: 45_110, TESTS: 30_740}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_325,
+    "core": 10_350,
     "images": 740,
     "model/gpu": 1_920,
     "weights": 3_440,
-    "constraints": 6_310,
+    "constraints": 6_330,
     "tasks": 2_580,
-    "tune": 2_995,
+    "tune": 3_025,
     "measure": 2_800,
-    "server": 5_935,
+    "server": 5_950,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_835,
+    "cli": 4_840,
 }
 
 

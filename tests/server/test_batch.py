@@ -132,6 +132,24 @@ def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_pa
     assert (tmp_path / "out.jsonl").read_bytes() == held
 
 
+def test_a_long_line_of_an_output_is_not_read_whole_nor_written(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 3 GB was read whole when the run was resumed."""
+    row = {"prompt": "record\n", "ignore_eos": True}
+    rows = [row | {"max_tokens": 1}, row | {"max_tokens": 30, "logprobs": 5}]
+    monkeypatch.setattr("redraft.cli.rows.MOST_ANSWER_BYTES", 1500)
+    short, long = run(rows)
+    assert short["response"]["status_code"] == 200
+    assert long["response"]["status_code"] == 400
+    assert "at most 1500" in long["response"]["body"]["error"]["message"]
+    held = b'{"id": "batch_req_1' + b" " * 1500
+    (tmp_path / "out.jsonl").write_bytes(held)
+    with pytest.raises(RequestError, match=r"line 1 of .* has over 1500 bytes"):
+        run(rows)
+    assert (tmp_path / "out.jsonl").read_bytes() == held
+
+
 @pytest.mark.parametrize("cut", [1, 10, 200])
 def test_a_line_that_was_cut_short_is_done_again(run: Callable[..., Any], tmp_path: Path, cut: int) -> None:
     rows = [{"prompt": "record\n", "max_tokens": 2}] * 2

@@ -19,6 +19,7 @@ from PIL import Image
 from tests.pictures import drawn, png, vision_engine
 from tests.server.conftest import Inside, inside
 
+from redraft.engine import vision
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http.fetch import Fetcher, is_public
@@ -98,6 +99,28 @@ def test_canvases_decisions_schemas_and_counts_take_images(server: Inside, seein
     shares += [post(server, "v1/decisions", asked).json()["answers"][0]["probability"]]
     assert shares[0] != shares[1]
     assert seeing.vision.encodings == before + 2
+
+
+def test_an_image_is_decoded_once_for_a_request(
+    server: Inside, seeing: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was decoded again for each number of turns that `truncation` tried, and for each question."""
+    decoded, plain = list[str](), vision.load_rgb
+
+    def load_rgb(*given: Any, **named: Any) -> Any:
+        decoded.append(named["part"])
+        return plain(*given, **named)
+
+    monkeypatch.setattr(vision, "load_rgb", load_rgb)
+    one = {"type": "input_image", "image_url": url_of(png(drawn(36, 36, 9)))}
+    turn = {"role": "user", "content": [one, {"type": "input_text", "text": "read " * 40}]}
+    body = {"input": [turn] * 12, "truncation": "auto", "max_output_tokens": 16, "max_steps": 3}
+    assert post(server, "v1/responses", body).status_code == 200
+    assert len(decoded) == 1
+    question = {"type": "predicate", "instructions": "red?"}
+    asked = {"input": turns(one["image_url"]), "questions": [question] * 3, "joint": False}
+    assert post(server, "v1/decisions", asked).status_code == 200
+    assert len(decoded) == 2
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -78,6 +78,25 @@ def test_requests_are_prepared_two_at_a_time_and_operations_wait_for_none() -> N
     assert operated.most > 2
 
 
+def test_the_event_loop_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who begins a thread waits until it runs: behind 60 others the event loop did so for seconds."""
+    service, begun, plain = Service(Settings()), list[str](), threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if self.name.startswith("request"):
+            begun.append(threading.current_thread().name)
+        plain(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    async def work() -> list[int]:
+        return await asyncio.gather(*(service.on_thread(None, lambda i=i: i) for i in range(4)))
+
+    assert asyncio.run(work()) == [0, 1, 2, 3]
+    assert begun
+    assert threading.current_thread().name not in begun
+
+
 def test_what_waits_elsewhere_gives_up_its_turn_and_the_smallest_is_next() -> None:
     turns, over, inside, order = Turns(places=1), threading.Event(), threading.Event(), list[str]()
 

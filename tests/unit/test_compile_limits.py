@@ -336,3 +336,41 @@ def test_a_list_of_a_billion_is_held_from_left_to_right() -> None:
     found = ready(schema_source({"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}), BYTES)
     assert found.held == "guided"
     assert found.holds([byte + 2 for byte in b"[1, 2]"])
+
+
+def test_who_waits_is_woken_for_its_own_turn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice woke all 60 that waited, and each then took Python's lock: /live of a server took 6 seconds."""
+    turns, looked, over, inside = limits.Turns(), list[int](), threading.Event(), threading.Event()
+    plain = threading.Condition.wait
+
+    def wait(self: threading.Condition, timeout: float | None = None) -> bool:
+        found = plain(self, timeout)
+        looked.append(1)
+        return found
+
+    def holds() -> None:
+        with turns.turn("holds") as turn:
+            inside.set()
+            over.wait(60)
+            for _ in range(20):
+                turns._change(turn, False)
+
+    def waits(number: int) -> None:
+        limits.CALLER.set("another")
+        with turns.turn(str(number), counted=False):
+            pass
+
+    threads = [threading.Thread(target=holds, daemon=True)]
+    threads[0].start()
+    inside.wait(60)
+    threads += [threading.Thread(target=waits, args=(number,), daemon=True) for number in range(40)]
+    for number, thread in enumerate(threads[1:], 2):
+        thread.start()
+        while len(turns._turns) < number:
+            time.sleep(0.001)
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert not turns._turns
+    assert len(looked) < 150

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -109,6 +110,28 @@ def test_a_file_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(RecipeError, match="has no rows to train on"):
         RowsSource(tmp_path / "empty.jsonl", held_out=0)
+
+
+def test_no_pipe_is_waited_for_and_no_row_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe was waited for, and /dev/zero read into memory."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(RecipeError, match="is not a regular file"):
+            RowsSource(path, held_out=0)
+    rows = write_rows(tmp_path / "rows.jsonl", CHAT, CHAT | {"more": "a" * 1000})
+    monkeypatch.setattr("redraft.tune.sources.MOST_ROW_BYTES", 500)
+    with pytest.raises(RecipeError, match=r"rows\.jsonl, line 2 has over 500 bytes"):
+        RowsSource(rows, held_out=0)
+
+
+def test_a_row_that_was_replaced_since_the_start_is_named(tmp_path: Path) -> None:
+    """Another row of the same length was trained on, and no error was raised."""
+    rows = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "one"})
+    source = RowsSource(rows, held_out=0)
+    assert len(source.samples(1, 2)) == 2
+    write_rows(rows, {"prompt": "a", "response": "two"})
+    with pytest.raises(RecipeError, match=r"rows\.jsonl, line 1 is no longer what it was"):
+        source.samples(1, 2)
 
 
 def test_a_recipe_that_nests_too_deep_is_refused(tmp_path: Path) -> None:

@@ -572,6 +572,22 @@ def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -
     assert (trained / FILE).read_bytes() == before
 
 
+@pytest.mark.parametrize("change", [{"step": "x"}, {"step": -5}, {"weights": {}}, {"average": {"a": 3}}, {"best": 3}])
+def test_a_state_whose_parts_are_others_is_refused(
+    recipe: Recipe, trained: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """It ended in an internal error, or trained from step -5 on."""
+    torch.save(torch.load(trained / FILE, weights_only=True) | change, tmp_path / FILE)
+    with pytest.raises(RecipeError, match="is damaged"):
+        train(recipe, tmp_path)
+
+
+def test_a_pipe_in_the_states_place_is_not_waited_for(recipe: Recipe, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(RecipeError, match="is damaged"):
+        train(recipe, tmp_path)
+
+
 @pytest.mark.parametrize(
     "error",
     [

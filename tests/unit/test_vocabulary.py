@@ -165,3 +165,10 @@ def test_template_refuses_what_it_would_garble(loaded: Any) -> None:
 def test_written_tokenizer_is_the_built_one(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "new" / "folder")
     assert Tokenizer.from_file(str(tmp_path / "new" / "folder" / "tokenizer.json")).to_str() == TOKENIZER.to_str()
+
+
+def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """On a full disk `redraft tune` ended in an internal error: the library raises a bare Exception."""
+    (tmp_path / "tokenizer.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_tokenizer(tmp_path)

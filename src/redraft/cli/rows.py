@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,8 @@ from redraft.server.openai.batch import answer as answer_row
 
 MOST_FAILED = 3
 MOST_IMAGES = 64  # of a row
+MOST_ANSWER_BYTES = 2**28
+"""Of a line of an output."""
 """Rows with an error that a run names at its end."""
 PIECE = 2**20
 """Bytes that are read at a time of a row that is too long."""
@@ -225,7 +228,10 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     """
     out.seek(0)
     done, end = Done(0, 0), 0
-    for line in out:
+    for line in iter(partial(out.readline, MOST_ANSWER_BYTES + 1), b""):
+        if len(line) > MOST_ANSWER_BYTES:
+            said = f"line {done.rows + 1} of {target} has over {MOST_ANSWER_BYTES} bytes, which no run writes"
+            raise RequestError(f"{said}; name another output")
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
@@ -272,8 +278,13 @@ async def _write(
 ) -> Done:
     async for one in answers:
         line = _line(one, done.rows, settings)
+        data = _written(line)
+        if len(data) > MOST_ANSWER_BYTES:
+            refused = ApiError(400, f"the answer has {len(data)} bytes; at most {MOST_ANSWER_BYTES}: ask for less")
+            line = _line((one[0], refused.status, refused.body), done.rows, settings)
+            data = _written(line)
         try:
-            out.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
+            out.write(data)
             out.flush()
         except OSError as error:
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
@@ -314,6 +325,10 @@ def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str
         "error": None,
         "settings": settings,
     }
+
+
+def _written(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 def _differ(target: Path, before: Settings, now: Settings) -> str:

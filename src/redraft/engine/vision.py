@@ -9,8 +9,11 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -32,6 +35,18 @@ MOST_PIXELS, MOST_SCANNED = 4 * LIMITS.num_pixels, 4 * LIMITS.num_scanned
 """Of all images of a prompt, as they are sent."""
 KEPT_BYTES = 64 * 2**20
 """Soft tokens that are kept: some forty images of the 26B model's largest size."""
+
+DECODED: ContextVar[dict[bytes, tuple[Picture, int]] | None] = ContextVar("decoded", default=None)
+
+
+@contextmanager
+def decoded_once() -> Iterator[None]:
+    """Within this, the bytes of an image are decoded once, however many prompts have it."""
+    token = DECODED.set({})
+    try:
+        yield
+    finally:
+        DECODED.reset(token)
 
 
 class Vision:
@@ -89,6 +104,16 @@ class Vision:
 
     def _decode(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
         """An image for the tower, and its pixels as it was sent. Callers take turns, image by image."""
+        kept, key = DECODED.get(), blake2b(one.image).digest() if isinstance(one.image, bytes) else None
+        if kept is None or key is None:
+            return self._decoded(one, limits)
+        picture, size = kept.get(key) or self._decoded(one, limits)
+        if size > limits.num_pixels or size * scans(one.image) > max(size, limits.num_scanned):
+            return self._decoded(one, limits)  # says what is too large
+        kept[key] = picture, size
+        return picture, size
+
+    def _decoded(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
         with self._decoding.turn(secrets.token_hex(), counted=False):
             image = load_rgb(one.image, part=one.part, limits=limits)
             return prepare(image, self.config, part=one.part), image.width * image.height

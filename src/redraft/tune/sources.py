@@ -6,8 +6,8 @@
     FolderSource      text files                          → Passage
 
 A row is an object with `messages` (role and content, the last one the assistant's) or with `prompt` and `response`.
-Files are read once at the start, to check every row and to note its position. Only positions stay in memory, and any
-step can be read without the steps before it.
+Files are read once at the start, to check every row and to note its position and digest. Only these stay in memory, and
+any step can be read without the steps before it. A row that was replaced since is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,7 @@ from redraft.tasks import Example, Task, stream_seed, task
 from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
 
+MOST_ROW_BYTES = 64 * 2**20
 _MOST_SHOWN = 5
 _PASSAGE_CHARS = 4000
 
@@ -49,6 +51,8 @@ class Passage:
 
 
 Sample = Example | Conversation | Passage
+_Place = tuple[int, int, int]
+"""Where a row begins, its line number and its digest."""
 
 
 @runtime_checkable
@@ -91,20 +95,24 @@ class RowsSource:
 
     def __init__(self, path: Path, held_out: int) -> None:
         self.path, self.name = path, path.name
-        self._train: list[tuple[int, int]] = []  # where a row begins, and its line number
-        self._kept: list[tuple[int, int]] = []
+        self._train: list[_Place] = []
+        self._kept: list[_Place] = []
         bad: list[str] = []
+        if path.exists() and not path.is_file():
+            raise RecipeError(f"{path} is not a regular file, which steps read again; give a file of JSON lines")
         try:
             with path.open("rb") as file:
                 at = 0
-                for number, line in enumerate(file, 1):
+                for number, line in enumerate(iter(partial(file.readline, MOST_ROW_BYTES + 1), b""), 1):
+                    if len(line) > MOST_ROW_BYTES:
+                        raise RecipeError(f"{path}, line {number} has over {MOST_ROW_BYTES} bytes; make it shorter")
                     if line.strip():
                         try:
                             parse_row(line, f"{path}, line {number}")
                         except RecipeError as error:
                             bad.append(str(error))
                         side = self._kept if held_out and _is_held_out(line, held_out) else self._train
-                        side.append((at, number))
+                        side.append((at, number, _digest(line)))
                     at += len(line)
         except OSError as error:
             raise RecipeError(f"{path} cannot be read ({error.strerror}); give a file of JSON lines") from None
@@ -122,13 +130,16 @@ class RowsSource:
     def held_out(self, count: int) -> list[Sample]:
         return self._read(self._kept[:count])
 
-    def _read(self, places: list[tuple[int, int]]) -> list[Sample]:
+    def _read(self, places: list[_Place]) -> list[Sample]:
         try:
             with self.path.open("rb") as file:
                 found: list[Sample] = []
-                for at, number in places:
+                for at, number, digest in places:
+                    where = f"{self.path}, line {number}"
                     file.seek(at)
-                    found.append(parse_row(file.readline(), f"{self.path}, line {number}", self.path.parent))
+                    if _digest(line := file.readline(MOST_ROW_BYTES)) != digest:
+                        raise RecipeError(f"{where} is no longer what it was at the start; bring it back")
+                    found.append(parse_row(line, where, self.path.parent))
                 return found
         except OSError as error:
             raise RecipeError(f"{self.path} cannot be read any more ({error.strerror}); bring it back") from None
@@ -273,8 +284,12 @@ def _from_folder(sample: Conversation, folder: Path) -> Conversation:
 ANSWERING = ("assistant", "model")
 
 
+def _digest(line: bytes) -> int:
+    return int.from_bytes(blake2b(line.strip(), digest_size=8).digest(), "big")
+
+
 def _is_held_out(line: bytes, one_in: int) -> bool:
-    return int.from_bytes(blake2b(line.strip(), digest_size=8).digest(), "big") % one_in == 0
+    return _digest(line) % one_in == 0
 
 
 def _load(place: str) -> Callable[[str, int], Iterator[object]]:

@@ -87,7 +87,10 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
-        _take(state, saved)
+        try:
+            _take(state, saved)
+        except Exception as error:  # its parts may be of any other shape or kind
+            raise _damaged(path, error) from None
     return state
 
 
@@ -167,13 +170,21 @@ def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
     )
 
 
+def _damaged(path: Path, error: Exception) -> RecipeError:
+    return RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again")
+
+
 def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
     try:
+        if not path.is_file():
+            raise TypeError("no regular file")  # a pipe would be waited for
         saved = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() != _SAVED:
             raise TypeError(f"holds a {type(saved).__name__}")
+        if type(saved["step"]) is not int or saved["step"] < 0:
+            raise TypeError(f"is of step {saved['step']!r}")
     except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
-        raise RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again") from None
+        raise _damaged(path, error) from None
     if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
         raise RecipeError(f"{path} belongs to another recipe; choose another --out folder or remove the file")
     found: dict[str, Any] = saved

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from redraft.files import write_json
+from redraft.files import write_json, write_whole
 from redraft.tasks.records import FIELDS, FORMS, SYLLABLES
 from redraft.tune.plain import ACCENTED, PLAIN_GLUE
 from redraft.tune.plain import WORDS as PLAIN_WORDS
@@ -81,7 +81,8 @@ def build_tokenizer(name: str = "records") -> Tokenizer:
 def write_tokenizer(folder: Path, name: str = "records") -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers' AutoTokenizer reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    build_tokenizer(name).save(str(folder / "tokenizer.json"))
+    # Not by its own `save`, which raises a bare Exception where the disk is full.
+    write_whole(folder / "tokenizer.json", build_tokenizer(name).to_str(pretty=True).encode())
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": "<pad>",

@@ -78,6 +78,7 @@ class Turn:
     began: float = 0.0
     aside: bool = False
     over: threading.Event = field(default_factory=threading.Event)
+    gone: threading.Event | None = field(default_factory=GONE.get)
 
 
 class Turns:
@@ -188,9 +189,13 @@ class Turns:
         self._choose()  # another, where there is more room
 
     def _choose(self) -> None:
-        """Wake those whose turn it is: if all were, each of many would look through many."""
+        """Wake those whose turn it is, and those whose caller has left: if all were, each of many would look through
+        many."""
         for aside in (False, True) if self._places is None else (False,):
             if (one := self._next(aside)) is not None:
+                one.chosen.notify()
+        for one in self._turns:
+            if one.gone is not None and one.gone.is_set():
                 one.chosen.notify()
 
     def _next(self, aside: bool) -> Turn | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import signal
 import socket
@@ -180,11 +181,19 @@ def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engin
     except Exception as error:
         service.failure = RunError(f"loading failed, {type(error).__name__}: {error}")
     else:
+        _settle()
         service.ready(engine)
         ready(engine)
         return
     service.phase = "failed"
     server.should_exit = True
+
+
+def _settle() -> None:
+    """Take what is loaded out of the garbage collector's sight: it looked through all of it, 0.2 seconds in which
+    nobody was answered, whenever requests had made a quarter as much."""
+    gc.collect()
+    gc.freeze()
 
 
 def begin(engine: Engine) -> None:

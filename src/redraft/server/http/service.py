@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
@@ -47,6 +48,7 @@ class Service:
         self._observed = observed
         self._engine: Engine | None = None
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
+        self._beginner = ThreadPoolExecutor(1, "beginner")
         self._working = 0
 
     async def on_thread(
@@ -76,10 +78,13 @@ class Service:
             left.set()
             gone()
 
+        async def begun() -> T:  # not here: who begins a thread waits until it runs, behind all others that would
+            begin = partial(self._threads.submit, context.run, timed)
+            return await asyncio.wrap_future(await asyncio.get_running_loop().run_in_executor(self._beginner, begin))
+
         self._working += 1
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(timed))
-            return await (running if request is None else unless_gone(request, running, leave))
+            return await (begun() if request is None else unless_gone(request, begun(), leave))
         finally:
             self._working -= 1
 

@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.constraints.compile.limits import READING, UNTIL, is_gone
+from redraft.engine.vision import decoded_once
 from redraft.errors import DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, Readings, decide_questions
@@ -147,7 +148,7 @@ def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
     """Every question read, by turns of the callers: no batch has these forwards. Raises ApiError if the time is up."""
     until = UNTIL.get()
     try:
-        with READING.turn(secrets.token_hex(), counted=False) as turn:
+        with READING.turn(secrets.token_hex(), counted=False) as turn, decoded_once():
 
             def check() -> None:
                 if is_gone() or (until is not None and time.monotonic() > until):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fastapi import Request, Response
 
+from redraft.engine.vision import decoded_once
 from redraft.errors import RequestError
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.fetch import Fetcher
@@ -41,6 +42,7 @@ async def responses(request: Request, body: Responses) -> Response | Json:
     return exchange.stream(form.events(), named=True) if body.stream else await exchange.reply(form.whole)
 
 
+@decoded_once()
 def _work(service: Service, body: Responses) -> Work:
     """What a body asks for; of a truncated conversation as many of the last turns as fit the context."""
     turns, fetcher = turns_of(body), service.settings.fetcher.of_one_request
