@@ -72,7 +72,7 @@ class Base:
             return model
         model = initial_model(self.config, seed=self.recipe.train.seed)
         if self.folder is not None:
-            grow(model, self.folder, self.recipe.new_layers)
+            grow(model, self.folder)
         return model
 
     def adapted(self) -> DiffusionGemma:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-import msgspec
 from torch.utils.data import DataLoader, Dataset
 
 from redraft.errors import RecipeError, RedraftError
@@ -50,7 +49,7 @@ class Feed:
         # One width a step beside the narrowest: fewer and larger batches, which is a third of the time on a CPU.
         width = rng.choice(self.recipe.data.widths or (self.base.config.canvas_length,))
         rows = [self.row(sample, rng, width) for sample in self.samples(seed)]
-        if not runs_canvases(self.recipe, step):  # widths need not separate batches
+        if step < self.recipe.train.encode_steps:  # no canvas is run: widths need not separate batches
             rows = [replace(row, spots=()) if any(row.scored) else row for row in rows]
         return self.pack(rows)
 
@@ -228,14 +227,6 @@ class _Drawn(Dataset[bytes]):
             return pickle.dumps(self._feed.batches(step))
         except RedraftError as error:  # its message, without the worker's traceback around it
             return pickle.dumps(error)
-
-
-def runs_canvases(recipe: Recipe, step: int) -> bool:
-    """Whether a step trains canvases, too, and not the causal mode alone."""
-    share = recipe.objective.canvas_share
-    if step < recipe.train.encode_steps or share is msgspec.UNSET:
-        return step >= recipe.train.encode_steps
-    return Random(stream_seed("canvases", "train", step)).random() < share
 
 
 def _where(sample: Sample) -> str:

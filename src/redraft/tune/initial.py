@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,25 +33,14 @@ def initial_model(config: ModelConfig, *, seed: int) -> DiffusionGemma:
 
 
 @torch.no_grad()
-def grow(model: DiffusionGemma, folder: Path, new: Sequence[int] = ()) -> None:
+def grow(model: DiffusionGemma, folder: Path) -> None:
     """Fill a model from a checkpoint of its shape whose vocabulary is the first part of the model's.
 
-    Layers that are `new` lie between the checkpoint's, keep their first weights, and add nothing at first: the norms
-    that end their branches are zero. A new token starts as the mean of the tokens that the checkpoint's tokenizer
-    makes of it. Raises RecipeError for another shape.
+    A new token starts as the mean of the tokens that the checkpoint's tokenizer makes of it. Raises RecipeError for
+    another shape.
     """
     start, _ = load_model(folder)
     mine, theirs = model.state_dict(), start.state_dict()
-    if new:
-        kept = [i for i in range(len(model.layers)) if i not in new]
-        if len(kept) != len(start.layers):
-            found = f"{len(start.layers)} layers, and {len(kept)} of this recipe's {len(model.layers)} are not new"
-            raise RecipeError(f"[model] start is {str(folder)!r}, which has {found}; name its new layers")
-        theirs = {_moved(name, kept): value for name, value in theirs.items()}
-        for i in new:
-            for name in ("post_attention_norm", "post_ffw_norm"):
-                mine[f"layers.{i}.{name}.weight"].zero_()
-        mine = {name: value for name, value in mine.items() if name in theirs or not name.startswith("layers.")}
     for name, value in mine.items():
         if name == "embed.weight":
             continue
@@ -68,13 +56,6 @@ def grow(model: DiffusionGemma, folder: Path, new: Sequence[int] = ()) -> None:
     for i in range(len(table), len(mine["embed.weight"])):
         pieces = old.encode(known[i].replace("▁", " "), add_special_tokens=False).ids
         mine["embed.weight"][i] = table[pieces].mean(0)
-
-
-def _moved(name: str, kept: Sequence[int]) -> str:
-    """The name of a checkpoint's tensor in a model whose layers `kept` are the checkpoint's."""
-    head, _, rest = name.partition(".")
-    place, _, rest = rest.partition(".")
-    return f"layers.{kept[int(place)]}.{rest}" if head == "layers" else name
 
 
 def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:

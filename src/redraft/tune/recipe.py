@@ -50,7 +50,6 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_positions: int = 512
     canvas_length: int = 32
     vocabulary: str = "records"
-    new_layers: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET  # from 0, those that the start lacks: the identity
 
 
 class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +104,6 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     correct_from       step from which `plausible`, `rolled` and `own` apply
     leave_one_out      the logits of a position mean a belief that ignores the position's own token
     certainty          weight of the entropy of correct positions
-    canvas_share       share of the steps that run canvases; the others train the causal mode alone
     """
 
     causal_weight: float = 1.0
@@ -121,7 +119,6 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     correct_from: int = 0
     leave_one_out: bool = False
     certainty: float = 0.0
-    canvas_share: float | msgspec.UnsetType = msgspec.UNSET  # unset, as `compile`
 
 
 class LoraRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +156,6 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recompute: bool = False
     compile: bool | msgspec.UnsetType = msgspec.UNSET  # unset, so that a run that is older than this key can be resumed
     tower: bool | msgspec.UnsetType = msgspec.UNSET  # likewise
-    new_lr: float | msgspec.UnsetType = msgspec.UNSET  # of new layers, in place of `lr`
     bfloat16: bool = False
     device: str = "cpu"
     seed: int = 0
@@ -210,11 +206,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 data, objective = stage.data or now.data, stage.objective or now.objective
                 now = msgspec.structs.replace(now, data=data, objective=objective)
         return now
-
-    @property
-    def new_layers(self) -> tuple[int, ...]:
-        """Layers that the start lacks."""
-        return () if self.model is None else self.model.new_layers or ()
 
 
 def _probable_key(message: str) -> str:
@@ -291,21 +282,18 @@ def check(recipe: Recipe) -> None:
         raise RecipeError("the recipe has neither start nor [model]; name a checkpoint to begin with, or a shape")
     if recipe.model is not None:
         _check_model(recipe.model)
-    if (recipe.new_layers and not recipe.start) or (recipe.train.new_lr is not msgspec.UNSET and not recipe.new_layers):
-        raise RecipeError("[train] new_lr is for [model] new_layers, and those for a start that lacks them; give both")
     if recipe.lora is not None:
         _check_lora(recipe, recipe.lora)
     for table, part in (("data", recipe.data), ("objective", recipe.objective), ("train", recipe.train)):
         for key, (low, high) in _RANGES[table].items():
-            found = getattr(part, key)
-            for value in found if isinstance(found, tuple) else (found,) if found is not msgspec.UNSET else ():
+            for value in _each(getattr(part, key)):
                 if not low <= value <= high:
                     limit = (
                         f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < _NUMBER else f"at least {low:g}"
                     )
                     raise RecipeError(f"[{table}] {key} is {value}; it must be {limit}")
-    for key in ("lr", "clip", "new_lr"):
-        if getattr(recipe.train, key) is not msgspec.UNSET and not 0 < getattr(recipe.train, key) < math.inf:
+    for key in ("lr", "clip"):
+        if not 0 < getattr(recipe.train, key) < math.inf:
             raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
     _check_data(recipe.data)
     for key in ("plausible", "rolled", "own"):
@@ -366,6 +354,10 @@ def _check_data(data: DataRecipe) -> None:
         raise RecipeError(f'[data] turns is {data.turns!r}; it must be "last" or "all"')
 
 
+def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ...]:
+    return tuple(value) if isinstance(value, tuple) else (value,)
+
+
 _HIGH = {math.nextafter(1, 0): "below 1"}
 _NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, math.inf), (0, 2**31 - 1)
@@ -382,7 +374,6 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
-        "canvas_share": _SHARE,
         **dict.fromkeys(("causal_weight", "certainty"), (0, _NUMBER)),
         "draws": _COUNT,
         "own_steps": (0, 48),  # as many as the released sampler takes

@@ -156,15 +156,11 @@ def follow(state: State, decay: float) -> None:
 
 
 def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
-    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    wanted, new = recipe.train, tuple(f"layers.{i}." for i in recipe.new_layers)
-    rates = {False: 1.0} if wanted.new_lr is msgspec.UNSET else {False: 1.0, True: wanted.new_lr / wanted.lr}
-    groups: list[dict[str, Any]] = []
-    for is_new, rate in rates.items():
-        part = [value for name, value in trained.items() if len(rates) == 1 or name.startswith(new) == is_new]
-        for matrices, decay in ((True, wanted.weight_decay), (False, 0.0)):
-            chosen = [value for value in part if (value.ndim > 1) == matrices]
-            groups.append({"params": chosen, "weight_decay": decay, "rate": rate})
+    trained = [value for value in model.parameters() if value.requires_grad]
+    groups = [
+        {"params": [value for value in trained if value.ndim > 1], "weight_decay": recipe.train.weight_decay},
+        {"params": [value for value in trained if value.ndim <= 1], "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]], lr=recipe.train.lr, betas=recipe.train.betas, fused=True
     )

@@ -21,7 +21,7 @@ import torch
 from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
-from redraft.tune.data import SEED_STRIDE, Feed, runs_canvases
+from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, corrupt, losses
 from redraft.tune.parallel import World, share, whole, world_of
@@ -106,7 +106,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
 def train_step(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[str, float]:
     """One step of the optimizer; returns its row of the log. Raises RunError if the loss is NaN."""
     for group in state.optimizer.param_groups:
-        group["lr"] = learning_rate(recipe, state.step) * group.get("rate", 1.0)
+        group["lr"] = learning_rate(recipe, state.step)
     state.optimizer.zero_grad(set_to_none=True)
     row = _backward(recipe, state, batches)
     if not math.isfinite(row["encode"] + row.get("denoise", 0.0)):
@@ -136,7 +136,7 @@ def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[st
     """Gradients of one step, batch by batch, each weighted by the tokens and canvases that it scores."""
     wanted, objective, device = recipe.train, _objective(recipe, state.step), state.world.device
     generator = torch.Generator().manual_seed(wanted.seed * SEED_STRIDE + state.step)
-    both = runs_canvases(recipe, state.step)
+    both = state.step >= wanted.encode_steps
     scored = max(1, sum(int(batch.scored.sum()) for batch in batches))
     weight = sum(float(batch.weight.sum()) for batch in batches)
     sums = torch.zeros(2, dtype=torch.float64)
