@@ -54,7 +54,7 @@ TAIL = """
 needed, one ahead of the one that multiplies. A step then takes at least as long as reading its experts over the bus:
 45.7 GB at the 25 GB/s of PCIe 4.0 x16 are 1.8 s in bfloat16 and 0.5 s in int4 (computed, all experts touched). Answers
 equal those of experts on the card, bit for bit in float32 (tested on a CPU). The host waits once a layer, to learn
-which experts its rows chose: the layer before decides that, so it cannot be known sooner.Meanwhile the bus is
+which experts its rows chose: the layer before decides that, so it cannot be known sooner. Meanwhile the bus is
 idle: for attention, dense MLP and router of one layer, some 0.2 ms of a canvas at an RTX 4090's peak, beside 11 ms for
 84 experts of int4 at 25 GB/s (computed). To read the routing before the dense MLP is launched would save a third of
 these 2% at most. To send what the last step chose before this step's choice is known would save more, and bytes are
