@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_100, TESTS: 30_850}
+WHOLE_WALLS = {SOURCE: 45_110, TESTS: 30_870}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -20,7 +20,7 @@ PART_WALLS = {
     "weights": 3_440,
     "constraints": 6_330,
     "tasks": 2_580,
-    "tune": 2_985,
+    "tune": 2_990,
     "measure": 2_800,
     "server": 5_950,
     "operations": 2_090,

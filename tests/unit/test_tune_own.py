@@ -293,6 +293,23 @@ def test_too_little_memory_is_told_with_a_remedy(
         train(recipe(tmp_path), tmp_path / "out")
 
 
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize("place", ["redraft.tune.state._take", "torch.load"])
+def test_a_state_for_which_memory_is_too_small_is_not_called_damaged(
+    error: Exception, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice for a damaged one is to remove it, and a whole run would go with it."""
+    train(recipe(tmp_path, steps=2), tmp_path / "out")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(RunError, match="memory ran out"):
+        train(recipe(tmp_path, steps=2), tmp_path / "out")
+    assert (tmp_path / "out" / FILE).exists()
+
+
 def test_a_packed_start_is_refused(tmp_path: Path) -> None:
     """Rounded numbers have no gradients: the run would move what is left of the model, and say nothing."""
     quantize_checkpoint(locate("nano-sudoku"), tmp_path / "packed", PLANS["int8"])

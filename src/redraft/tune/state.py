@@ -90,7 +90,7 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
         try:
             _take(state, saved)
         except Exception as error:  # its parts may be of any other shape or kind
-            raise _damaged(path, error) from None
+            raise _unusable(path, error) from None
     return state
 
 
@@ -166,7 +166,18 @@ def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
     )
 
 
-def _damaged(path: Path, error: Exception) -> RecipeError:
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is too little memory; torch has no type for it on a CPU."""
+    words = ("not enough memory", "out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )
+
+
+def _unusable(path: Path, error: Exception) -> Exception:
+    """A file that cannot be taken up is damaged, unless memory is too small for it: then nobody should remove it."""
+    if out_of_memory(error):
+        return error
     return RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again")
 
 
@@ -180,7 +191,7 @@ def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
         if type(saved["step"]) is not int or saved["step"] < 0:
             raise TypeError(f"is of step {saved['step']!r}")
     except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
-        raise _damaged(path, error) from None
+        raise _unusable(path, error) from None
     if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
         raise RecipeError(f"{path} belongs to another recipe; choose another --out folder or remove the file")
     found: dict[str, Any] = saved

@@ -28,14 +28,13 @@ from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.pause import pausable
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import ObjectiveRecipe, Recipe
-from redraft.tune.state import FILE, State, cut_log, follow, keep, restore
+from redraft.tune.state import FILE, State, cut_log, follow, keep, out_of_memory, restore
 from redraft.weights.adapter import write_adapter
 
 LOG = "training-log.jsonl"
 ADAPTER = "adapter"
 SHOWN = ("clean", "corrupted")
 LEVELS = ("low", "middle", "high")  # thirds of the noise level
-_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # words of torch's allocators
 
 Progress = Callable[[int, int, dict[str, float]], None]
 
@@ -66,7 +65,7 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
             f"{out} could not be written to: {error.strerror or error}; free space or choose another"
         ) from None
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in _MEMORY):
+        if not out_of_memory(error):
             raise
         raise RunError(
             "memory ran out; lower [train] batch_size, or bound a forward with [train] most_rows, and run again:"

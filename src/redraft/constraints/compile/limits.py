@@ -84,8 +84,8 @@ class Turn:
 class Turns:
     """Constraints that are being compiled: one at a time here, and one at a time in a process of its own. The next is
     one of the caller's that has had least. `most` is how many a caller may have. What waits here within a turn of those
-    `around` steps aside there, and its clock stands still. With `places` so many are worked on at a time, and any
-    number, which only wait for something else, are aside."""
+    `around` steps aside there, and its clock stands still. With `places`, that many are worked on at a time, and
+    any number may be aside, since they only wait for something else."""
 
     def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None, places: int | None = None) -> None:
         self._most, self._around, self._places = most, around, places
@@ -189,8 +189,8 @@ class Turns:
         self._choose()  # another, where there is more room
 
     def _choose(self) -> None:
-        """Wake those whose turn it is, and those whose caller has left: if all were, each of many would look through
-        many."""
+        """Wake those whose turn it is, and those whose caller has left. To wake all would cost the square of their
+        number."""
         for aside in (False, True) if self._places is None else (False,):
             if (one := self._next(aside)) is not None:
                 one.chosen.notify()
