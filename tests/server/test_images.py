@@ -325,7 +325,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(
     [
         ("away", "answered a redirect, which is not followed"),
         ("none", "answered 404"),
-        ("big", "has more than 5000 bytes"),
+        ("big", "too large: send at most 5000 bytes"),
         ("slow", "has not come from localhost within 1 seconds"),
         ("head", "has not come from localhost within 1 seconds"),
     ],
@@ -338,6 +338,17 @@ def test_bounds_of_what_is_fetched(elsewhere: tuple[str, list[str]], path: str, 
         fetcher.fetch(f"http://{host}/{path}", "part")
     assert time.monotonic() - began < 3
     assert seen == [f"/{path}"]
+
+
+def test_the_images_of_one_request_have_their_bytes_together(elsewhere: tuple[str, list[str]]) -> None:
+    host, _ = elsewhere
+    size = len(png(drawn(8, 8)))
+    fetcher = Fetcher((host,), max_bytes=2 * size - 1, allows=lambda _: True).of_one_request
+    assert len(fetcher.fetch(f"http://{host}/a.png", "first")) == size
+    assert len(fetcher.fetch(f"http://{host}/a.png", "the same again")) == size
+    beside = f"second at localhost is too large beside the {size} bytes .*: send at most {2 * size - 1} bytes"
+    with pytest.raises(RequestError, match=beside):
+        fetcher.fetch(f"http://{host}/b.png", "second")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx2
@@ -52,14 +53,14 @@ def ask(engine: Engine, shelf: TraceFolder, seed: int) -> str:
 
 
 def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) -> None:
-    shelf = TraceFolder(folder, HEAD, 2, ROOM)
+    shelf = TraceFolder(folder, HEAD, 2, ROOM, print)
     assert list(folder.iterdir()) == []
     for seed in range(3):
         ask(nano, shelf, seed)
     (folder / "00000002.jsonl").unlink()  # somebody tidies up
     shelf.close()
     (folder / "00000001.jsonl").symlink_to("/nowhere/at all")  # or moves it, and the disk it went to is not there
-    shelf = TraceFolder(folder, HEAD, 2, ROOM)
+    shelf = TraceFolder(folder, HEAD, 2, ROOM, print)
     said = ask(nano, shelf, 3)
     ask(nano, shelf, 4)
     assert sorted(path.name for path in folder.iterdir()) == ["00000004.jsonl", "00000005.jsonl"]
@@ -67,30 +68,38 @@ def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) ->
 
 
 def test_two_servers_cannot_write_to_one_folder(folder: Path) -> None:
-    shelf = TraceFolder(folder, HEAD, 9, ROOM)
+    shelf = TraceFolder(folder, HEAD, 9, ROOM, print)
     with pytest.raises(RequestError, match="is being written by another program; name another"):
-        TraceFolder(folder, HEAD, 9, ROOM)
+        TraceFolder(folder, HEAD, 9, ROOM, print)
     shelf.close()
-    TraceFolder(folder, HEAD, 9, ROOM).close()
+    TraceFolder(folder, HEAD, 9, ROOM, print).close()
 
 
 def test_a_trace_that_cannot_be_written_costs_no_answer(
     nano: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf, files = TraceFolder(folder, HEAD, 9, ROOM), len(list(Path("/proc/self/fd").iterdir()))
+    lost = list[str]()
+    shelf, files = TraceFolder(folder, HEAD, 9, ROOM, lost.append), len(list(Path("/proc/self/fd").iterdir()))
     said = ask(nano, shelf, 1)
     monkeypatch.setattr("redraft.trace.file.os.write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
+    assert lost == []
     assert ask(nano, shelf, 1) == said
+    assert ask(nano, shelf, 1) == said
+    (line,) = lost
+    assert re.fullmatch(r"the trace .* cannot be written.*: .*No space.*; requests are answered, and their traces .*", line)
     monkeypatch.undo()
+    assert ask(nano, shelf, 1) == said
+    assert len(lost) == 1, "there is room again"
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
     assert ask(nano, shelf, 1) == said
+    assert len(lost) == 2, "and then none"
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + 1, "files are closed"
 
 
 def test_a_place_that_cannot_be_a_folder_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("precious", encoding="utf-8")
     with pytest.raises(RequestError, match="cannot be made"):
-        TraceFolder(tmp_path / "a", HEAD, 9, ROOM)
+        TraceFolder(tmp_path / "a", HEAD, 9, ROOM, print)
     assert (tmp_path / "a").read_text(encoding="utf-8") == "precious"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
+from redraft.cli.common import note
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Request, ResolvedRequest
@@ -70,7 +71,7 @@ def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engin
     from redraft.trace.folder import TraceFolder
     from redraft.trace.recorder import FolderRecorder
 
-    folder = TraceFolder(arguments.trace, _head(arguments, command), MOST, MOST_BYTES)
+    folder = TraceFolder(arguments.trace, _head(arguments, command), MOST, MOST_BYTES, note)
 
     return lambda engine: engine.within(CancelScope(FolderRecorder(folder, engine)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +30,14 @@ class _Old:
 class TraceFolder:
     """Files 00000001.jsonl and so on, those of earlier runs included.
 
-    When a request begins, the oldest files are removed until there are fewer than `most`, of at most `most_bytes`.
+    When a request begins, the oldest files are removed until there are fewer than `most`, of at most `most_bytes`. The
+    first of the traces in a row that cannot be written is reported by `say`.
     """
 
-    def __init__(self, path: Path, header: Header, most: int, most_bytes: int) -> None:
+    def __init__(self, path: Path, header: Header, most: int, most_bytes: int, say: Callable[[str], None]) -> None:
         """Raises RequestError for a folder that cannot be written, or that another program writes to."""
         self.most, self._path, self._header, self._most_bytes = most, path, header, most_bytes
+        self._say, self._failing = say, False
         with ExitStack() as undo:
             try:
                 path.mkdir(parents=True, exist_ok=True)
@@ -59,10 +62,17 @@ class TraceFolder:
         while self._kept and (len(self._kept) >= self.most or sum(file.size for file in self._kept) > self._most_bytes):
             with suppress(OSError):  # already removed by another program
                 self._kept.popleft().path.unlink()
-        file = _RequestFile(self._next, self._header)
+        file = _RequestFile(self._next, self._header, self._written)
         self._number += 1
         self._kept.append(file)
         return file
+
+    def _written(self, error: RedraftError | None) -> None:
+        """What came of a trace. Of a disk that stays full there is one line, not one a request."""
+        if error is not None and not self._failing:
+            with suppress(OSError):  # the log may be on the same disk
+                self._say(f"{error}; requests are answered, and their traces are lost until there is")
+        self._failing = error is not None
 
     def close(self) -> None:
         """Unlock the folder."""
@@ -72,11 +82,13 @@ class TraceFolder:
 class _RequestFile(TraceFile):
     """A trace that ends at the first error: no request fails because its trace cannot be written."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, ended: Callable[[RedraftError | None], None]) -> None:
+        self._ended = ended
         try:
             super().__init__(path, header)
-        except RedraftError:
+        except RedraftError as error:
             self._file = NONE
+            ended(error)
 
     def write(self, line: Header | Line) -> None:
         """Write one line, if there is a file. It is closed when its request ends, and opened again if that won."""
@@ -87,9 +99,10 @@ class _RequestFile(TraceFile):
             return
         try:
             super().write(line)
-            over = isinstance(line, Ended | Taken)
-        except RunError:
-            over = True
-        if over:
+            failed = None
+        except RunError as error:
+            failed = error
+        if failed is not None or isinstance(line, Ended | Taken):
             self.close()
             self._file = NONE
+            self._ended(failed)

@@ -62,15 +62,16 @@ class Fetcher:
         if self.kept is None:
             return self._fetched(url, part)
         if url not in self.kept:
-            left, until = self.max_bytes - sum(map(len, self.kept.values())), UNTIL.get()
+            until = UNTIL.get()
             seconds = self.seconds if until is None else min(self.seconds, until - time.monotonic())
             with PREPARING.aside():
-                self.kept[url] = replace(self, seconds=max(0.01, seconds), max_bytes=left)._fetched(url, part)
+                self.kept[url] = replace(self, seconds=max(0.01, seconds))._fetched(url, part)
         return self.kept[url]
 
     def _fetched(self, url: str, part: str) -> bytes:
         where, host, port = self._checked(url, part)
         began, data, links = time.monotonic(), bytearray(), list[socket.socket]()
+        before = sum(map(len, (self.kept or {}).values()))
         address = self._resolved(host, port, part)  # in its own time, which counts
         timeout = httpx2.Timeout(self.seconds / 2)  # of each wait; together they have `seconds`
         headers = {"host": where.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
@@ -96,8 +97,11 @@ class Fetcher:
                     raise RequestError(f"{part} is at {host}, which answered {said}; send the image as a data: URL")
                 for piece in answer.iter_raw():
                     data += piece
-                    if len(data) > self.max_bytes:
-                        raise RequestError(f"{part} has more than {self.max_bytes} bytes at {host}; send less")
+                    if before + len(data) > self.max_bytes:
+                        beside = f" beside the {before} bytes that were fetched before it" if before else ""
+                        raise RequestError(
+                            f"{part} at {host} is too large{beside}: send at most {self.max_bytes} bytes"
+                        )
                 if time.monotonic() - began >= self.seconds:
                     raise httpx2.ReadTimeout("slow")
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
