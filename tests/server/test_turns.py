@@ -280,7 +280,8 @@ def test_who_has_left_waits_for_no_turn() -> None:
     assert not PREPARING._turns
 
 
-def test_who_has_left_does_not_wait_for_what_another_compiles() -> None:
+@pytest.mark.parametrize("later", [0.0, 0.2])
+def test_who_has_left_does_not_wait_for_what_another_compiles(later: float) -> None:
     turns, held, over, gone = Turns(), threading.Event(), threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -291,7 +292,7 @@ def test_who_has_left_does_not_wait_for_what_another_compiles() -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    gone.set()
+    threading.Timer(later, gone.set).start()
     tokens = limits.GONE.set(gone), UNTIL.set(time.monotonic() + 5)
     began = time.monotonic()
     try:

@@ -50,6 +50,7 @@ class TimeLimitError(OutOfReachError):
 SLICE_SEC = 0.05
 LARGE_SEC = 0.5
 """A constraint that has had so much is a large one."""
+LOOK_UP_SEC = 1.0
 MOST_PER_CALLER = 16
 """Constraints of one caller that may be compiled at a time."""
 
@@ -116,8 +117,7 @@ class Turns:
                         raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
                     self._turns.append(mine)
             if same is not None:
-                if is_gone() or not same.over.wait(_left()):
-                    raise _late()
+                _await(same.over)
                 around.close()
                 yield same
                 return
@@ -209,6 +209,14 @@ class Turns:
 def _left() -> float | None:
     until = UNTIL.get()
     return None if until is None else max(0.0, until - time.monotonic())
+
+
+def _await(over: threading.Event) -> None:
+    """Wait for the turn of another. Looks up each second, since nothing wakes one whose caller has left."""
+    while not is_gone() and (left := _left()) != 0.0:
+        if over.wait(LOOK_UP_SEC if left is None else min(LOOK_UP_SEC, left)):
+            return
+    raise _late()
 
 
 def _late() -> DeadlineError:
