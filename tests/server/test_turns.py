@@ -229,8 +229,8 @@ def test_images_of_a_request_are_fetched_once_and_have_a_bound_together(
 
     def fetched(self: Fetcher, url: str, part: str) -> bytes:
         asked.append(url)
-        if len(image) > self.max_bytes:
-            raise RequestError(f"{part} has more than {self.max_bytes} bytes")
+        if self.kept is None or sum(map(len, self.kept.values())) + len(image) > self.max_bytes:
+            raise RequestError(f"{part} is too large beside them")
         return image
 
     monkeypatch.setattr(Fetcher, "_fetched", fetched)
@@ -245,7 +245,7 @@ def test_images_of_a_request_are_fetched_once_and_have_a_bound_together(
     with pytest.raises(RequestError, match="context is"):
         _work(service, Responses(input=[item(i) for i in range(3)] * 6, truncation="auto"))
     assert sorted(asked) == [f"http://images.example/{i}" for i in range(3)]
-    with pytest.raises(RequestError, match=r"input\[3\].content\[0\] has more than 0 bytes"):
+    with pytest.raises(RequestError, match=r"input\[3\].content\[0\] is too large beside them"):
         _work(service, Responses(input=[item(i) for i in range(4)]))
 
 
