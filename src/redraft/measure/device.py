@@ -33,6 +33,7 @@ from redraft.model.gpu.automata import ConditionKernels, Edges, Paths, Walk
 from redraft.model.gpu.graph import PLACES, GraphedStep, Placed
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.kernels import Kernels
+from redraft.model.linear import computed_in
 from redraft.model.moe import AnyExperts, ExpertsForm
 from redraft.model.packed import Packed
 from redraft.model.rows import Mode, Span
@@ -147,7 +148,7 @@ def measure_card(device: torch.device, dtype: torch.dtype, runs: int) -> Card:
         host = torch.ones(source.shape, dtype=torch.uint8, pin_memory=True)
         bus = host.numel() / median(time_runs(lambda: target.copy_(host, non_blocking=True), device, runs))
     size = _SQUARE[device.type]
-    a, b = torch.randn(2, size, size, dtype=dtype, device=device).unbind()
+    a, b = torch.randn(2, size, size, dtype=computed_in(dtype, device), device=device).unbind()
     multiplied = 2 * size**3 / median(time_runs(lambda: a @ b, device, runs))
     what = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     del source, target, a, b

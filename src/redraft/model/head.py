@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from redraft.model.linear import multiply
+from redraft.model.linear import emulates, multiply
 from redraft.model.packed import Packed, plain
 from redraft.shapes import Float, Int, Tensor
 
@@ -173,7 +173,10 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     for part in torch.arange(hidden.shape[0], device=hidden.device).split(at_once):
         ids = stripe[part, None] * STRIPE + torch.arange(STRIPE, device=hidden.device)
         keys = head.part(ids.clamp(max=vocab - 1), hidden.dtype)
-        z = torch.einsum("rh,rsh->rs", hidden[part], keys).float()
+        asked = hidden[part]
+        if emulates(asked):
+            asked, keys = asked.float(), keys.float()
+        z = torch.einsum("rh,rsh->rs", asked, keys).to(hidden.dtype).float()
         z = torch.tanh(z / head.cap) * head.cap / temperature[part]
         e = (z - sums.largest[part, None]).exp().masked_fill(ids >= vocab, 0.0).cumsum(-1)
         within = torch.searchsorted(e, left[part, None].clamp(min=0), right=True).squeeze(-1)

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from redraft.model import moe
 from redraft.model.gpu.automata import ConditionKernels
 from redraft.model.head import Pass, pass_tiles
-from redraft.model.linear import multiply_packed
+from redraft.model.linear import emulates, multiply_packed
 from redraft.model.packed import Packed
 from redraft.shapes import Bool, Float, Tensor
 
@@ -127,6 +127,8 @@ def attend_eager(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
     """torch's fused attention. Key heads are the batch axis and broadcast over their query heads, without a copy."""
+    if emulates(q):
+        return attend_fused(q.float(), k.float(), v.float(), causal).to(q.dtype)
     rows, heads, dim = q.shape
     group = heads // k.shape[0]
     grouped = q.view(rows, -1, group, dim).permute(1, 2, 0, 3)

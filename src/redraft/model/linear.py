@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from redraft.model.packed import Format, Packed, round_rows, steps, unpack
-from redraft.model.sums import row_group, sums_in_32_bits
+from redraft.model.packed import Format, Packed, plain, round_rows, steps, unpack
+from redraft.model.sums import multiplies_int8, row_group
 from redraft.shapes import Float, Int, Tensor
 
 LEAST_ON_GPU = 32
 """Least rows of a GPU's int8 matmul: torch refuses 16 and fewer."""
 EXACT_IN_FLOAT = 1024
 """Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
-TILED_ROWS, TILED_OUTER = 64, 16
+TILED_ROWS, TILED_ROWS_AVX2, TILED_OUTER = 64, 16, 16
 """Rows that a product of tiles takes at a time, and what the other side's rows are a multiple of."""
-OUTER_IN_FLOAT = 4096
-"""Rows of such a matrix converted to floats at a time: 16 MiB, where a large vocabulary would take a gigabyte."""
+OUTER_IN_FLOAT = 1024
+"""Rows of such a matrix converted to floats at a time: 4 MiB, where a large vocabulary would take a gigabyte."""
+RUN, LEAST_RUN = 2**20, 256
+"""Numbers of a matrix that a processor unpacks or widens at a time, so that they stay in its cache; least rows."""
 
 
 def multiply(
@@ -35,10 +38,39 @@ def multiply(
     """
     if isinstance(weight, Packed):
         return multiply_packed(x, weight)
+    if emulates(x):
+        return multiply_by_runs(x, weight)
     rows = x.shape[0]
     if x.is_cuda or x.dtype != torch.float32 or torch.compiler.is_compiling() or rows % row_group() == 0:
         return F.linear(x, weight)
     return F.linear(F.pad(x, (0, 0, 0, -rows % row_group())), weight)[:rows]
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Whether torch's library multiplies bfloat16 on this processor. Under AVX2 alone it does not, and torch's own loop
+    takes seven times as long as float32's product."""
+    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def computed_in(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The format that products of such numbers are taken in; they are rounded to their own once."""
+    emulated = device.type == "cpu" and dtype == torch.bfloat16 and not has_bfloat16()
+    return torch.float32 if emulated else dtype
+
+
+def emulates(x: Tensor) -> bool:
+    """Whether products of this tensor are taken in another format, for want of instructions. Compiled layers train."""
+    return not torch.compiler.is_compiling() and computed_in(x.dtype, x.device) != x.dtype
+
+
+def multiply_by_runs(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> Float[Tensor, "rows outer"]:
+    """x Wᵀ on a processor: rows of W are unpacked or widened, a run of them at a time. Each result is rounded once."""
+    outer, inner = weight.shape
+    wide = x.float() if emulates(x) else x
+    few = max(LEAST_RUN, RUN // inner)
+    parts = [multiply(wide, plain(weight[i : i + few], wide.dtype).to(wide.dtype)) for i in range(0, outer, few)]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).to(x.dtype)
 
 
 def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
@@ -60,7 +92,7 @@ def can_tile(form: Format, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether torch multiplies such a matrix on this processor without unpacking it: 4-bit integers in bfloat16."""
     there = hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")
     four = form.bits == 4 and not form.is_float
-    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX")
     return four and there and wide and dtype == torch.bfloat16 and device.type == "cpu"
 
 
@@ -76,7 +108,7 @@ def tile(weight: Packed) -> Packed:
 
 
 def multiply_tiled(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
-    """x Wᵀ of a tiled matrix, TILED_ROWS rows at a time: with more the product leaves the processor's cache.
+    """x Wᵀ of a tiled matrix, few rows at a time: with more the product leaves the processor's cache.
 
     The library adds a number in bfloat16 for each group, here the value of its middle code.
     """
@@ -86,9 +118,10 @@ def multiply_tiled(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tens
         scales[..., 0] = weight.scale.T
     else:
         scales = torch.stack([part.T for part in steps(weight)], -1).bfloat16()
+    few = TILED_ROWS if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else TILED_ROWS_AVX2
     parts = [
         torch.ops.aten._weight_int4pack_mm_for_cpu(part.contiguous(), weight.codes, group, scales)
-        for part in x.split(TILED_ROWS)
+        for part in x.split(few)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -98,13 +131,15 @@ def multiply_unpacked(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[T
     if weight.format.round_rows:
         codes, scale = round_rows(x, weight.format)
         x = (codes.float() * scale).to(x.dtype)
+    if x.device.type == "cpu":
+        return multiply_by_runs(x, weight)
     return multiply(x, unpack(weight, x.dtype))
 
 
 def int_matmul(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"]) -> Int[Tensor, "rows outer"]:
     """x Wᵀ of int8 numbers, summed in int32. On a GPU the library takes no fewer rows than LEAST_ON_GPU."""
     rows = x.shape[0]
-    if not x.is_cuda and not sums_in_32_bits():
+    if not x.is_cuda and not multiplies_int8():
         return int_matmul_in_floats(x, weight)
     if x.is_cuda and rows < LEAST_ON_GPU:
         x = F.pad(x, (0, 0, 0, LEAST_ON_GPU - rows))
