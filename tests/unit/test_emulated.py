@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from redraft.model import linear
 from redraft.model.head import Head, read_head
-from redraft.model.kernels import attend_eager, attend_fused
+from redraft.model.kernels import Causal, attend_eager, attend_fused
 from redraft.model.linear import computed_in, has_bfloat16, multiply
 from redraft.model.packed import FORMATS, Format, pack, unpack
 from redraft.model.rows import Mode, Span
@@ -91,6 +91,20 @@ def test_attention_is_taken_in_float32() -> None:
     assert torch.bfloat16 not in seen.formats
     wanted = attend_eager(q.double(), k.double(), v.double(), None).float()
     torch.testing.assert_close(found.float(), wanted, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_long_prefix_is_widened_in_parts(monkeypatch: pytest.MonkeyPatch, encoded: bool, window: int | None) -> None:
+    monkeypatch.setattr("redraft.model.kernels.KEYS_AT_ONCE", 4)
+    q, k, v = drawn_numbers(6, 4, 32) / 8, drawn_numbers(2, 19, 32, seed=1), drawn_numbers(2, 19, 32, seed=2)
+    causal = Causal(6, 19, window, CPU) if encoded else None
+    with Products() as seen:
+        found = attend_fused(q, k, v, causal).float()
+    assert seen.formats == {torch.float32}
+    wanted = attend_eager(q.double(), k.double(), v.double(), causal).float()
+    torch.testing.assert_close(found, wanted, rtol=2**-7, atol=2**-8)
 
 
 @pytest.mark.usefixtures("emulated")

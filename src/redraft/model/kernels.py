@@ -31,6 +31,9 @@ from redraft.model.linear import emulates, multiply_packed
 from redraft.model.packed import Packed
 from redraft.shapes import Bool, Float, Tensor
 
+KEYS_AT_ONCE = 2048
+"""Keys that are widened to floats at a time, where a processor has no bfloat16."""
+
 
 @runtime_checkable
 class Norm(Protocol):
@@ -128,6 +131,8 @@ def attend_eager(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
     """torch's fused attention. Key heads are the batch axis and broadcast over their query heads, without a copy."""
     if emulates(q):
+        if k.shape[1] > KEYS_AT_ONCE:
+            return attend_by_parts(q.float(), k, v, causal).to(q.dtype)
         return attend_fused(q.float(), k.float(), v.float(), causal).to(q.dtype)
     rows, heads, dim = q.shape
     group = heads // k.shape[0]
@@ -136,6 +141,28 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
     mask = None if causal is None else causal.mask
     out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=1.0)
     return out.permute(2, 0, 1, 3).reshape(rows, heads, dim)
+
+
+def attend_by_parts(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
+    """The same in q's format, KEYS_AT_ONCE keys at a time: what is earlier counts by its share of the sum so far. So a
+    long prefix in bfloat16 is never floats as a whole."""
+    rows, heads, dim = q.shape
+    grouped = q.view(rows, k.shape[0], -1, dim).transpose(0, 1).flatten(1, 2)  # [kv_heads, rows·group, dim]
+    least = torch.finfo(q.dtype).min
+    largest = grouped.new_full((*grouped.shape[:-1], 1), least)
+    total, mixed = torch.zeros_like(largest), torch.zeros_like(grouped)
+    for start in range(0, k.shape[1], KEYS_AT_ONCE):
+        part = slice(start, start + KEYS_AT_ONCE)
+        scores = grouped @ k[:, part].to(q.dtype).transpose(1, 2)
+        if causal is not None:
+            hidden = ~causal.mask[:, part].repeat_interleave(heads // k.shape[0], 0)
+            scores = scores.masked_fill_(hidden, least)
+        new = torch.maximum(largest, scores.amax(-1, keepdim=True))
+        shrink, weights = (largest - new).exp_(), scores.sub_(new).exp_()
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        mixed = mixed.mul_(shrink).add_(weights @ v[:, part].to(q.dtype))
+        largest = new
+    return (mixed / total).view(k.shape[0], rows, -1, dim).transpose(0, 1).reshape(rows, heads, dim)
 
 
 Product = Callable[[Tensor, Packed], Tensor]
