@@ -282,8 +282,8 @@ def inner_of(weight: Tensor | Packed) -> int:
 
 
 def is_narrow(weight: Tensor | Packed) -> bool:
-    """Whether tiles of these codes take 32 rows at most: for more, compute 10.0 has too little tensor memory."""
-    if knobs.runtime.interpret or kind_of(weight) < LEAST_CODES:
+    """Whether tiles of codes in words take 32 rows at most: for more, compute 10.0 has too little tensor memory."""
+    if knobs.runtime.interpret or kind_of(weight) < INT4_CODES:
         return False
     arch: int = driver.active.get_current_target().arch
     return arch // 10 == 10
