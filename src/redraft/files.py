@@ -8,8 +8,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from redraft.errors import RequestError
@@ -82,3 +82,14 @@ def lock(handle: int, path: Path) -> None:
         raise RequestError(f"{path} is being written by another program; name another place") from None
     except OSError:
         return
+
+
+@contextmanager
+def alone(folder: Path, target: Path) -> Iterator[Path]:
+    """Within this no other program writes into a folder, for `target`. Raises RequestError if one does, OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock(handle, target)
+        yield folder
+    finally:
+        os.close(handle)

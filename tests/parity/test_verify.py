@@ -16,7 +16,7 @@ from tests.helpers import FULL, ORACLE, SLIDING, tiny_json, tiny_model, vision_t
 
 from redraft import load
 from redraft.config import GenerationConfig, parse_model
-from redraft.measure.verify import Difference, Verification, verify
+from redraft.measure.verify import Difference, Verification, load_reference, verify
 from redraft.model.gemma import DiffusionGemma
 from redraft.weights.save import save_model
 from redraft.weights.source import locate
@@ -85,6 +85,15 @@ def test_a_fault_is_beyond_the_noise(
     right, wrong = save(tmp_path / "right", seed), save(tmp_path / "wrong", seed, fault)
     found = verify(load(str(wrong), dtype=dtype), right, PROMPT, seed=seed)
     assert not found.agrees, described(found)
+
+
+@pytest.mark.parametrize("part", ["attn_implementation", "experts_implementation"])
+def test_a_checkpoint_names_no_program_for_transformers(part: str, tmp_path: Path) -> None:
+    """transformers would have fetched, and run, the kernel of a repository that config.json names."""
+    folder = save(tmp_path / "model", 1)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: "kernels-community/flash-mla"}))
+    assert load_reference(folder, torch.float32)[1]
 
 
 @pytest.mark.parametrize("where", ["median", "ninth_decile"])

@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_110, TESTS: 30_870}
+WHOLE_WALLS = {SOURCE: 45_160, TESTS: 30_930}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_350,
+    "core": 10_365,
     "images": 740,
     "model/gpu": 1_920,
-    "weights": 3_440,
+    "weights": 3_470,
     "constraints": 6_330,
     "tasks": 2_580,
-    "tune": 2_990,
+    "tune": 3_000,
     "measure": 2_800,
     "server": 5_950,
     "operations": 2_090,
     "trace": 600,
     "distributed": 600,
-    "cli": 4_840,
+    "cli": 4_845,
 }
 
 

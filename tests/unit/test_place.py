@@ -79,6 +79,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: Captured)
     assert "No such file" in capsys.readouterr().err
     assert main(["infill", f"{tmp_path}:1"]) == 2
     assert "Is a directory" in capsys.readouterr().err
+    assert main(["edit", "/dev/zero:1"]) == 2
+    assert "has over 67108864 bytes" in capsys.readouterr().err, "it was read until memory ran out"
 
 
 @pytest.mark.parametrize("words", [("infill", "--max-tokens", "4"), ("edit", "--strength", "0.9")])

@@ -1,7 +1,9 @@
 """Fetching a checkpoint, with the hub client replaced: what is asked for, and what a failure leaves."""
 
 import errno
+import socket
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +147,36 @@ def test_no_network_is_one_line(hub: Hub) -> None:
     hub.plan_error.__cause__ = httpx2.ConnectError("Name or service not known")
     with pytest.raises(RunError, match=r"owner/model could not be fetched \(Name or service not known\)"):
         pull("owner/model")
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The client of the hub has no time for its questions: a pull waited for ever, without a word."""
+    monkeypatch.setattr(module, "PATIENCE_SEC", 0.2)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    before = huggingface_hub.get_session().event_hooks
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(RunError, match=r"could not be fetched \(timed out\); check the network and pull again"):
+            pull("owner/model")
+    assert huggingface_hub.get_session().event_hooks == before
+
+
+@pytest.mark.parametrize("sent", ["right", "wrong"])
+def test_weights_other_than_the_hub_says_are_not_kept(hub: Hub, sent: str) -> None:
+    """Bytes that a crash or a proxy had changed were taken for the model, as long as they were as many. The client
+    names a file's blob by its SHA-256."""
+    name = "model-00001-of-00002.safetensors"
+    digest = sha256(b"x" * FILES[name]).hexdigest() if sent == "right" else "0" * 64
+    blob = hub.folder.parent / digest
+    (hub.folder / name).symlink_to(blob)
+    if sent == "right":
+        pull("owner/model")
+        assert there(hub) == WANTED
+    else:
+        with pytest.raises(RunError, match=f"{name} came cut short or changed and was removed; run: redraft pull"):
+            pull("owner/model")
+        assert not blob.exists()
+        assert there(hub) == WANTED - {name, "config.json"}, "what has a config is taken for whole"
 
 
 def test_a_connection_that_breaks_is_one_line(hub: Hub) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
 import os
 import shutil
@@ -27,7 +28,7 @@ from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.halt import StableAndConfident
 from redraft.engine.request import Request
-from redraft.errors import RecipeError, RunError
+from redraft.errors import RecipeError, RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example
 from redraft.tune import base, objective
@@ -580,6 +581,18 @@ def test_a_state_whose_parts_are_others_is_refused(
     torch.save(torch.load(trained / FILE, weights_only=True) | change, tmp_path / FILE)
     with pytest.raises(RecipeError, match="is damaged"):
         train(recipe, tmp_path)
+
+
+def test_two_runs_into_one_folder_do_not_mix(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
+    """The second cut the first one's log, and both wrote one state in turn."""
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as the first one holds it
+    with pytest.raises(RequestError, match="is being written by another program; name another place"):
+        train(recipe, tmp_path)
+    assert not list(tmp_path.iterdir())
+    os.close(handle)
+    train(recipe, tmp_path)
+    assert rows(tmp_path) == rows(trained)
 
 
 def test_a_pipe_in_the_states_place_is_not_waited_for(recipe: Recipe, tmp_path: Path) -> None:

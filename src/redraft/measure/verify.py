@@ -191,7 +191,8 @@ def load_reference(folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
         )
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    model = getattr(transformers, NETWORK).from_pretrained(folder, dtype=dtype, local_files_only=True)
+    ways = {"attn_implementation": WAYS[0][0], "experts_implementation": WAYS[0][1]}  # config.json may name a program
+    model = getattr(transformers, NETWORK).from_pretrained(folder, dtype=dtype, local_files_only=True, **ways)
     return model.eval(), transformers.__version__
 
 

@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 import torch
 
-from redraft.errors import RecipeError, RedraftError, RunError
+from redraft.errors import RecipeError, RedraftError, RequestError, RunError
+from redraft.files import alone
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
@@ -45,7 +46,8 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     Under torchrun every process calls this; the first one writes and reports progress.
 
     Raises RecipeError for data that cannot be used, a state of another recipe, a folder that cannot be made, or
-    processes that cannot share the recipe; RunError if the loss is NaN, memory runs out or the disk refuses.
+    processes that cannot share the recipe; RequestError if another program writes there; RunError if the loss is NaN,
+    memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
     new = next((folder for folder in (*reversed(out.parents), out) if not folder.exists()), None)
@@ -54,10 +56,11 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     except OSError as error:
         raise RecipeError(f"{out} cannot be made a folder: {error.strerror or error}; give another") from None
     try:
-        with world_of(recipe) as world, nullcontext(out) if world.first else TemporaryDirectory() as mine:
+        with world_of(recipe) as world, alone(out, out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
-    except RedraftError:
-        if new is not None and not (out / LOG).exists():  # no step began: the folders made for it go
+    except RedraftError as error:
+        another = isinstance(error, RequestError)  # program has just made the same folder
+        if new is not None and not another and not (out / LOG).exists():  # no step began: the folders made for it go
             rmtree(new, ignore_errors=True)
         raise
     except OSError as error:

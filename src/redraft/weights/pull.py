@@ -2,23 +2,28 @@
 
 It fetches the files that loading reads: configs, tokenizer, chat template, safetensors weights; no code and no pickles.
 The hub client draws progress bars, retries, and reuses files already fetched. This file checks that the disk is large
-enough, makes one-line errors, and removes files that are cut short.
+enough, gives up a silent hub, makes one-line errors, and removes files that are cut short or changed.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redraft.errors import RedraftError, RunError, WeightsError
 from redraft.weights.source import INDEX, SINGLE, TEXT_FILES, is_repository
 
 LAST = "config.json"
 """Loading begins with it. It comes when all others are there, so a folder that has it is whole."""
+PATIENCE_SEC = 30.0
+"""Without a word of the hub."""
+_PARTS = ("connect", "read", "write", "pool")
 OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
 
 
@@ -45,15 +50,19 @@ def pull(name: str, *, progress: bool = True) -> Path:
     """
     if not is_repository(name):
         raise WeightsError(f"{name!r} is not a repository name; it must look like google/diffusiongemma-26B-A4B-it")
-    with _bars(progress), _one_line(name):
+    with _bars(progress), _patience(), _one_line(name):
         plan = _plan(name)
         _check_room(name, plan)
+        wrong = list[str]()
         try:
-            folder = _download(name)
+            folder = _fetch(name, OTHERS)
+            wrong += _remove_wrong(plan, read=any(file.is_missing for file in plan))
+            folder = folder if wrong else _fetch(name, (LAST,), folder.name)
         finally:
-            cut_short = _remove_cut_short(plan)
-        if cut_short:
-            raise RunError(f"{name}: {', '.join(cut_short)} came cut short and was removed; run: redraft pull {name}")
+            wrong += _remove_wrong(plan)
+        if wrong:
+            said = f"{', '.join(wrong)} came cut short or changed and was removed"
+            raise RunError(f"{name}: {said}; run: redraft pull {name}")
         return folder
 
 
@@ -68,11 +77,10 @@ def _plan(name: str) -> list[_HubFile]:
     return plan
 
 
-def _download(name: str) -> Path:
+def _fetch(name: str, files: Sequence[str], revision: str = "main") -> Path:
     from huggingface_hub import snapshot_download
 
-    folder = Path(snapshot_download(name, allow_patterns=list(OTHERS)))
-    return Path(snapshot_download(name, revision=folder.name, allow_patterns=[LAST]))
+    return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
 
 
 def _check_room(name: str, plan: Sequence[_HubFile]) -> None:
@@ -87,21 +95,51 @@ def _check_room(name: str, plan: Sequence[_HubFile]) -> None:
         )
 
 
-def _remove_cut_short(plan: Sequence[_HubFile]) -> list[str]:
-    """Remove files of a wrong size, and their blobs, so that no reader takes one for whole."""
+def _remove_wrong(plan: Sequence[_HubFile], *, read: bool = False) -> list[str]:
+    """Remove files of a wrong size, if `read` of a wrong digest, and their blobs, so that no reader takes one for
+    whole."""
     removed = []
     for file in plan:
-        if file.path.is_file() and file.num_bytes and file.path.stat().st_size != file.num_bytes:
+        if not file.path.is_file():
+            continue
+        is_cut_short = file.num_bytes and file.path.stat().st_size != file.num_bytes
+        if is_cut_short or (read and _is_changed(file.path.resolve())):
             file.path.resolve().unlink(missing_ok=True)
             file.path.unlink(missing_ok=True)
             removed.append(file.name)
     return removed
 
 
+def _is_changed(blob: Path) -> bool:
+    """Whether a file that the client has named by its SHA-256, as it does weights, has another."""
+    if len(blob.name) != 64:
+        return False
+    with blob.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() != blob.name
+
+
 def _cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Gives the client's questions a time, which they have not; its downloads have their own."""
+    from huggingface_hub import get_session
+
+    def bound(request: Any) -> None:
+        given = request.extensions.get("timeout", {})
+        request.extensions["timeout"] = {part: given.get(part) or PATIENCE_SEC for part in _PARTS}
+
+    session = get_session()
+    before = session.event_hooks
+    session.event_hooks = before | {"request": [*before["request"], bound]}
+    try:
+        yield
+    finally:
+        session.event_hooks = before
 
 
 @contextmanager

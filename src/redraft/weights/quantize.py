@@ -13,7 +13,6 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
-from redraft.files import copy_files, lock, write_json
+from redraft.files import alone, copy_files, write_json
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -113,7 +112,7 @@ def quantize_checkpoint(
     making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)}
     try:
         stage.mkdir(parents=True, exist_ok=True)
-        with _alone(stage, target):
+        with alone(stage, target):
             done = _resume(stage, making)
             errors = _write_all(stage, source, shards, done, progress)
             _write_rest(stage, folder, plan, packed, errors, shards)
@@ -207,17 +206,6 @@ def _copied(source: WeightSource, name: str) -> _Item:
 def _fingerprint(source: WeightSource) -> list[list[object]]:
     files = sorted({stored.file for stored in source.tensors.values()})
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-
-
-@contextmanager
-def _alone(stage: Path, target: Path) -> Iterator[None]:
-    """Within this no other program writes there. Raises RequestError if one does, OSError."""
-    handle = os.open(stage, os.O_RDONLY)
-    try:
-        lock(handle, target)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
