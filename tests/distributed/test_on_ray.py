@@ -433,3 +433,25 @@ def test_an_address_where_no_cluster_is_is_refused() -> None:
     process = started("-m", "redraft", "serve", "--ray", "--address", "127.0.0.1:1", "--device", "cpu")
     code, error = output_of(process)
     assert (code, "no Ray cluster answers at 127.0.0.1:1" in error) == (2, True), error
+
+
+def test_the_tutorials_commands_run_as_they_are_written(tmp_path: Path) -> None:
+    """Each starts a cluster of its own, as for a reader who has none. The server gets any free port."""
+    page = (ROOT / "docs/tutorials/scale-out.md").read_text(encoding="utf-8")
+    lines = re.findall(r"<!-- not run: it needs Ray(?:, and serves[^>]*)? -->\n```text\n\$ redraft (.+)\n```", page)
+    (serving,) = (line for line in lines if line.startswith("serve "))
+    (running,) = (line for line in lines if line.startswith("run "))
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, timeout=60)
+    alone = running.partition(" --ray")[0].replace("answers-ray", "answers")
+    one = started("-m", "redraft", *alone.split(), cwd=tmp_path)
+    assert one.wait(timeout=120) == 0
+    fleet = Fleet(started("-m", "redraft", *serving.split(), "--port", "0", cwd=tmp_path))
+    try:
+        assert json.loads(fleet.get("/v1/models"))["data"][0]["id"] == "nano"
+        assert "ready" in fleet.get("/ready")
+    finally:
+        fleet.end()
+    many = started("-m", "redraft", *running.split(), cwd=tmp_path)
+    assert many.wait(timeout=300) == 0
+    assert read(tmp_path / "answers-ray.jsonl") == read(tmp_path / "answers.jsonl")

@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_160, TESTS: 30_930}
+WHOLE_WALLS = {SOURCE: 45_260, TESTS: 31_130}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_365,
+    "core": 10_440,
     "images": 740,
     "model/gpu": 1_920,
     "weights": 3_470,
@@ -24,7 +24,7 @@ PART_WALLS = {
     "measure": 2_800,
     "server": 5_950,
     "operations": 2_090,
-    "trace": 600,
+    "trace": 615,
     "distributed": 600,
     "cli": 4_845,
 }
