@@ -449,7 +449,7 @@ def test_the_tutorials_commands_run_as_they_are_written(tmp_path: Path) -> None:
     fleet = Fleet(started("-m", "redraft", *serving.split(), "--port", "0", cwd=tmp_path))
     try:
         assert json.loads(fleet.get("/v1/models"))["data"][0]["id"] == "nano"
-        assert "ready" in fleet.get("/ready")
+        assert json.loads(fleet.get("/ready")) == {"status": "ok"}
     finally:
         fleet.end()
     many = started("-m", "redraft", *running.split(), cwd=tmp_path)

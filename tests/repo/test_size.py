@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_260, TESTS: 31_130}
+WHOLE_WALLS = {SOURCE: 45_290, TESTS: 31_160}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -20,9 +20,9 @@ PART_WALLS = {
     "weights": 3_470,
     "constraints": 6_330,
     "tasks": 2_580,
-    "tune": 3_000,
+    "tune": 3_025,
     "measure": 2_800,
-    "server": 5_950,
+    "server": 5_955,
     "operations": 2_090,
     "trace": 615,
     "distributed": 600,

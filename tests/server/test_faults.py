@@ -32,7 +32,7 @@ from redraft.operations.stream import AnswerStream
 from redraft.server.http.app import create_app
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
-from redraft.server.http.process import Server
+from redraft.server.http.process import Server, serve
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.http.sse import EventStream
@@ -287,6 +287,12 @@ def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
     server = Server(uvicorn.Config(create_app(service, Log(None))), service)
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit
+
+
+def test_a_term_while_it_loads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It printed an internal error: the engine that was to stop had not been loaded."""
+    monkeypatch.setattr("redraft.server.http.process.run", lambda *_: None)
+    serve(Service(Settings()), pytest.fail, host="127.0.0.1", port=0, log=Log(None), ready=lambda *_: None)
 
 
 def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_returned(nano: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import math
 import os
 import shutil
@@ -571,6 +572,29 @@ def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -
     with pytest.raises(RecipeError, match="belongs to another recipe"):
         train(other, trained)
     assert (trained / FILE).read_bytes() == before
+
+
+def test_the_state_of_other_rows_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    """A run went on with whatever stood in its file by then, without a word."""
+    path, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    line = json.dumps({"prompt": "record", "response": "{}"}) + "\n"
+    path.write_text(line * 3, encoding="utf-8")
+    data = msgspec.structs.replace(recipe.data, tasks={}, files={str(path): 1.0}, held_out=0)
+    mine = msgspec.structs.replace(recipe, data=data)
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(mine, out, interrupt)
+    path.write_text(line * 2 + line.replace("record", "others"), encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"belongs to other rows: rows\.jsonl has changed; bring it back"):
+        train(mine, out)
+    path.write_text(line * 3, encoding="utf-8")
+    steps: list[int] = []
+    train(mine, out, lambda step, total, row: steps.append(step))
+    assert steps == [4, 5, 6]
 
 
 @pytest.mark.parametrize("change", [{"step": "x"}, {"step": -5}, {"weights": {}}, {"average": {"a": 3}}, {"best": 3}])

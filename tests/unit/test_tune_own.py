@@ -205,7 +205,8 @@ def test_parts_of_a_step_add_up_to_the_step(tmp_path: Path, monkeypatch: pytest.
     for most in (0, 150):
         found = read_recipe_with(tmp_path, one, most)
         base = read_base(found, tmp_path)
-        feed, state = Feed(found, base), restore(found, base, tmp_path / "none", World(torch.device("cpu")))
+        feed = Feed(found, base)
+        state = restore(found, base, tmp_path / "none", World(torch.device("cpu")), feed)
         if most:
             assert len(feed.batches(0)) > 1
         row = trainer._backward(found, state, feed.batches(0))

@@ -69,8 +69,9 @@ def multiply_by_runs(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) ->
     outer, inner = weight.shape
     wide = x.float() if emulates(x) else x
     few = max(LEAST_RUN, RUN // inner)
-    parts = [multiply(wide, plain(weight[i : i + few], wide.dtype).to(wide.dtype)) for i in range(0, outer, few)]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).to(x.dtype)
+    runs = (plain(weight[i : i + few], wide.dtype).to(wide.dtype) for i in range(0, outer, few))
+    parts = [multiply(wide, run).to(x.dtype) for run in runs]  # rounded one by one: logits of all tokens are large
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:

@@ -53,6 +53,12 @@ class Feed:
             rows = [replace(row, spots=()) if any(row.scored) else row for row in rows]
         return self.pack(rows)
 
+    def digests(self, step: int) -> dict[str, str]:
+        """What the files hold from which the first `step` steps are drawn, by name."""
+        reached = [stage.from_step for stage in self.recipe.stages if stage.from_step < step]
+        feeds = [self._stage(first) for first in reached] or [self]
+        return {source.name: source.digest for feed in feeds for source, _ in feed.sources if source.digest}
+
     def _stage(self, step: int) -> Feed:
         """The feed of the recipe's stage at a step."""
         number = sum(stage.from_step <= step for stage in self.recipe.stages)

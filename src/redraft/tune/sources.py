@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -57,9 +58,10 @@ _Place = tuple[int, int, int]
 
 @runtime_checkable
 class SampleSource(Protocol):
-    """An endless supply of samples."""
+    """An endless supply of samples. `digest` is of what a user's files hold; none of what comes with the program."""
 
     name: str
+    digest: str
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         """Samples to train on; the same for the same seed."""
@@ -81,7 +83,7 @@ class TaskSource:
     """A built-in task, which has its own held-out examples."""
 
     def __init__(self, wrapped: Task) -> None:
-        self.task, self.name = wrapped, wrapped.name
+        self.task, self.name, self.digest = wrapped, wrapped.name, ""
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         return list(islice(self.task.examples("train", seed), count))
@@ -97,7 +99,7 @@ class RowsSource:
         self.path, self.name = path, path.name
         self._train: list[_Place] = []
         self._kept: list[_Place] = []
-        bad: list[str] = []
+        bad, whole = list[str](), blake2b(digest_size=16)
         if path.exists() and not path.is_file():
             raise RecipeError(f"{path} is not a regular file, which steps read again; give a file of JSON lines")
         try:
@@ -113,12 +115,14 @@ class RowsSource:
                             bad.append(str(error))
                         side = self._kept if held_out and _is_held_out(line, held_out) else self._train
                         side.append((at, number, _digest(line)))
+                        whole.update(line.strip() + b"\n")
                     at += len(line)
         except OSError as error:
             raise RecipeError(f"{path} cannot be read ({error.strerror}); give a file of JSON lines") from None
         if bad:
             more = f"; and {len(bad) - _MOST_SHOWN} more bad rows" if len(bad) > _MOST_SHOWN else ""
             raise RecipeError("; ".join(bad[:_MOST_SHOWN]) + more)
+        self.digest = whole.hexdigest()
         if not self._train:
             why = "all are held out; set [data] held_out to 0" if self._kept else "every line is one JSON object"
             raise RecipeError(f"{path} has no rows to train on; {why}")
@@ -149,7 +153,7 @@ class GeneratorSource:
     """`function(split, seed)` of a Python file, an iterator of rows; split is "train" or "held_out"."""
 
     def __init__(self, place: str) -> None:
-        self.name = place
+        self.name, self.digest = place, ""
         self._function = _load(place)
 
     def samples(self, seed: int, count: int) -> list[Sample]:
@@ -178,16 +182,19 @@ class FolderSource:
     def __init__(self, folder: Path, held_out: int) -> None:
         self.name, self._files, self._sizes = str(folder), list[Path](), list[int]()
         self._kept: list[Path] = []
+        whole = blake2b(digest_size=16)
         if not folder.is_dir():
             raise RecipeError(f"{folder} is not a folder; [data] folders names folders of text files")
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
                 text = _text(path)
+                whole.update(os.fsencode(path.relative_to(folder)) + b"\0" + text.encode() + b"\0")
                 if text and held_out and _is_held_out(text.encode(), held_out):
                     self._kept.append(path)
                 elif text:
                     self._files.append(path)
                     self._sizes.append(len(text))
+        self.digest = whole.hexdigest()
         if not self._files:
             why = "; all of it is held out; set [data] held_out to 0" if self._kept else ""
             raise RecipeError(f"{folder} holds no text to train on; [data] folders names folders of text files{why}")

@@ -22,6 +22,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
 from redraft.tune.compiled import compile_parts
+from redraft.tune.data import Feed
 from redraft.tune.images import tower_of
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
@@ -30,6 +31,8 @@ from redraft.tune.recompute import recompute_layers
 FILE = "training-state.pt"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerprint"}
+_ROWS = "rows"
+"""Behind these; states of earlier versions do not have it, and may continue on any rows."""
 
 
 @dataclass
@@ -71,9 +74,12 @@ def fingerprint(recipe: Recipe, step: int) -> str:
     return hashlib.sha256(msgspec.json.encode(fixed)).hexdigest()
 
 
-def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
-    """The state at `path`, or the first state. Raises RecipeError for a file that is damaged or of another recipe."""
+def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) -> State:
+    """The state at `path`, or the first state. Raises RecipeError for a file that is damaged, of another recipe or of
+    other rows."""
     saved = _read(path, recipe) if path.exists() else None
+    if saved is not None:
+        _check_rows(path, saved.get(_ROWS), feed.digests(saved["step"]))
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
@@ -111,7 +117,7 @@ def _take(state: State, saved: dict[str, Any]) -> None:
     state.step, state.score = saved["step"], saved["score"]
 
 
-def keep(state: State, path: Path) -> None:
+def keep(state: State, path: Path, feed: Feed) -> None:
     """Write the state; only the first process writes.
 
     Raises RunError, and leaves the last file, if the disk refuses.
@@ -128,6 +134,7 @@ def keep(state: State, path: Path) -> None:
         "optimizer": optimizer | {"state": moments},
         "step": state.step,
         "fingerprint": fingerprint(state.recipe, state.step),
+        _ROWS: feed.digests(state.step),
     }
     if not world.first:
         return
@@ -181,12 +188,20 @@ def _unusable(path: Path, error: Exception) -> Exception:
     return RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again")
 
 
+def _check_rows(path: Path, then: object, now: dict[str, str]) -> None:
+    """Raise RecipeError if files were others when the state was saved."""
+    other = sorted(name for name, digest in now.items() if isinstance(then, dict) and then.get(name) != digest)
+    if other:
+        changed = f"{', '.join(other)} has changed"
+        raise RecipeError(f"{path} belongs to other rows: {changed}; bring it back, or choose another --out folder")
+
+
 def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise TypeError("no regular file")  # a pipe would be waited for
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(saved, dict) or saved.keys() != _SAVED:
+        if not isinstance(saved, dict) or saved.keys() - {_ROWS} != _SAVED:
             raise TypeError(f"holds a {type(saved).__name__}")
         if type(saved["step"]) is not int or saved["step"] < 0:
             raise TypeError(f"is of step {saved['step']!r}")

@@ -81,7 +81,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
     """`mine` receives the files that only the first process needs: it is `out` there, a temporary folder elsewhere."""
     base = read_base(recipe, mine)
     feed = Feed(recipe, base)
-    state = restore(recipe, base, out / FILE, world)
+    state = restore(recipe, base, out / FILE, world, feed)
     cut_log(mine / LOG, state.step)
     total = recipe.train.encode_steps + recipe.train.steps
     alone = world.count == 1  # several processes would have to agree on the step
@@ -96,7 +96,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
             log.flush()
             leaving = paused() and state.step < total
             if state.step % recipe.train.save_every == 0 or state.step == total or leaving:
-                keep(state, out / FILE)
+                keep(state, out / FILE, feed)
             if world.first:
                 progress(state.step, total, row)
             if leaving:

@@ -28,6 +28,7 @@ from redraft.errors import RedraftError, RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.server.http.app import create_app
 from redraft.server.http.connections import BACKLOG, guarded
+from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import HEAD_BYTES
 from redraft.server.http.log import Log
 from redraft.server.http.relay import Relay
@@ -66,7 +67,7 @@ def serve(
 
     mind_memory()
     run(create_app(service, log), service, host, port, begun)
-    with contextlib.suppress(RedraftError):
+    with contextlib.suppress(RedraftError, ApiError):  # it may not have been loaded yet
         service.engine.loop.stop()
 
 
