@@ -318,7 +318,7 @@ def _read_layers(take: Reader) -> tuple[LayerConfig, ...]:
             raise take.refusal(f"layer_types[{i}]", kind, f"supported: {SLIDING!r}, {FULL!r}")
     if kinds[-1] != FULL:
         raise take.refusal(f"layer_types[{count - 1}]", kinds[-1], f"the last layer must be {FULL!r}")
-    window = take.integer("sliding_window")
+    window = take.integer("sliding_window", low=2)  # transformers' cache keeps window - 1 keys, and takes 0 for all
     ropes = take.inner("rope_parameters")
     sliding_rope = _read_rope(ropes, SLIDING, RopeConfig(10_000.0))
     full_rope = _read_rope(ropes, FULL, RopeConfig(1_000_000.0, 0.25))

@@ -16,6 +16,7 @@ from tests.helpers import FULL, ORACLE, SLIDING, tiny_json, tiny_model, vision_t
 
 from redraft import load
 from redraft.config import GenerationConfig, parse_model
+from redraft.errors import RunError
 from redraft.measure.verify import Difference, Verification, load_reference, verify
 from redraft.model.gemma import DiffusionGemma
 from redraft.weights.save import save_model
@@ -94,6 +95,23 @@ def test_a_checkpoint_names_no_program_for_transformers(part: str, tmp_path: Pat
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {part: "kernels-community/flash-mla"}))
     assert load_reference(folder, torch.float32)[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "more"),
+    [
+        ("config.json", {"transformers_weights": "elsewhere.safetensors"}),
+        ("adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "none"}),
+    ],
+)
+def test_what_transformers_cannot_load_is_one_line(file: str, more: dict[str, str], tmp_path: Path) -> None:
+    """It was an internal error: transformers follows keys and files that nothing here reads."""
+    folder = save(tmp_path / "model", 1)
+    path = folder / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | more))
+    with pytest.raises(RunError, match="transformers cannot load .*, so there is nothing to compare with: .") as caught:
+        load_reference(folder, torch.float32)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("where", ["median", "ninth_decile"])

@@ -17,7 +17,7 @@ from tests.server.conftest import ANSWER, RECORD, ROOT
 
 from redraft.__main__ import main
 from redraft.cli.rows import Done, rows_of, run_batch
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
@@ -99,6 +99,23 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
     done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, report=reported)
     assert (done.rows, done.errors) == (30, 0)
     assert most <= 4
+
+
+def test_rows_that_vanish_while_they_are_read_are_no_success(nano: Engine, tmp_path: Path) -> None:
+    """It ended with fewer rows and 0, as if the file had never had more."""
+    service = Service(Settings(names=("nano", "*")))
+    service.ready(nano)
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    row = json.dumps({"prompt": "record\n", "max_tokens": 1, "user": "x" * 200}) + "\n"
+    source.write_text(row * 1000)
+
+    def cut(done: Done) -> None:
+        os.truncate(source, len(row) * 500)
+
+    with pytest.raises(RunError, match="in.jsonl was cut short while it was read"):
+        run_batch(service, source, target, seed=0, at_once=4, report=cut)
+    source.write_text(row * 1000)
+    assert run_batch(service, source, target, seed=0, at_once=4).rows == 1000, "and it goes on when it is whole again"
 
 
 @pytest.mark.parametrize("name", [{}, {"custom_id": "a"}])

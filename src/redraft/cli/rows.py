@@ -363,7 +363,12 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         try:
             lock(out.fileno(), target)
+            begun = os.fstat(rows.fileno()).st_size
             yield rows_of(rows), out
+            if os.fstat(rows.fileno()).st_size < begun:
+                raise RunError(
+                    f"{source} was cut short while it was read, so rows may be missing; make it whole and run it again"
+                )
         finally:
             with suppress(OSError):  # of a full disk, which has been reported; what is done was flushed
                 out.close()

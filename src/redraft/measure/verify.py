@@ -178,7 +178,7 @@ def judged(passes: Sequence[_Pass], version: str, dtype: str) -> Verification:
 def load_reference(folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
     """transformers' model of a checkpoint folder, and transformers' version.
 
-    Raises RunError if transformers is not installed or too old to know this model.
+    Raises RunError if transformers is not installed, too old to know this model, or cannot load this checkpoint.
     """
     try:
         import transformers
@@ -192,7 +192,11 @@ def load_reference(folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     ways = {"attn_implementation": WAYS[0][0], "experts_implementation": WAYS[0][1]}  # config.json may name a program
-    model = getattr(transformers, NETWORK).from_pretrained(folder, dtype=dtype, local_files_only=True, **ways)
+    try:
+        model = getattr(transformers, NETWORK).from_pretrained(folder, dtype=dtype, local_files_only=True, **ways)
+    except Exception as error:  # of what config.json and its neighbours name, it reads more than we do
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise RunError(f"transformers cannot load {folder}, so there is nothing to compare with: {said}") from error
     return model.eval(), transformers.__version__
 
 
