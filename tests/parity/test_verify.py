@@ -109,7 +109,9 @@ def test_what_transformers_cannot_load_is_one_line(file: str, more: dict[str, st
     folder = save(tmp_path / "model", 1)
     path = folder / file
     path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | more))
-    with pytest.raises(RunError, match="transformers cannot load .*, so there is nothing to compare with: .") as caught:
+    with pytest.raises(
+        RunError, match=r"transformers cannot load .*, so there is nothing to compare with: ."
+    ) as caught:
         load_reference(folder, torch.float32)
     assert "\n" not in str(caught.value)
 

@@ -112,7 +112,7 @@ def test_rows_that_vanish_while_they_are_read_are_no_success(nano: Engine, tmp_p
     def cut(done: Done) -> None:
         os.truncate(source, len(row) * 500)
 
-    with pytest.raises(RunError, match="in.jsonl was cut short while it was read"):
+    with pytest.raises(RunError, match=r"in.jsonl was cut short while it was read"):
         run_batch(service, source, target, seed=0, at_once=4, report=cut)
     source.write_text(row * 1000)
     assert run_batch(service, source, target, seed=0, at_once=4).rows == 1000, "and it goes on when it is whole again"

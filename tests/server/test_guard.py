@@ -219,6 +219,11 @@ def test_metrics_count_what_was_served(served: Inside) -> None:
     assert "redraft_running_requests 0.0" in page
 
 
+def test_keys_without_end_are_refused() -> None:
+    with pytest.raises(RequestError, match="--api-key-file /dev/zero has over 1048576 bytes"):
+        read_keys(Path("/dev/zero"), None)
+
+
 @pytest.mark.parametrize(
     ("text", "said"), [("", "none was given"), ("short\n", "fewer than 8"), (None, "cannot be read")]
 )

@@ -254,6 +254,33 @@ def test_a_file_without_end_is_refused(words: list[str], capsys: Captured) -> No
     assert "/dev/zero has over 67108864 bytes" in refused(capsys, "generate", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["json", "--schema", "who", "--many"], "line 1 of stdin"),
+        (["chat"], "the turn"),
+        (["eval", "--file", "/dev/zero"], "line 1 of --file /dev/zero"),
+    ],
+)
+def test_a_line_without_end_is_refused(
+    words: list[str], name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """It was read until memory ended, 24 GB of it."""
+    with Path("/dev/zero").open(encoding="utf-8") as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        assert f"{name} has over 67108864 bytes, more than any context holds" in refused(capsys, *words)
+
+
+def test_rows_without_end_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path) -> None:
+    row = json.dumps({"prompt": "record\n", "response": "x"}) + "\n"
+    (tmp_path / "rows").write_text(row * 9)
+    monkeypatch.setattr("redraft.cli.eval.MOST_ROWS_BYTES", 5 * len(row))
+    words = ["eval", "--model", "nano-sudoku", "--file", str(tmp_path / "rows")]
+    assert f"has over {5 * len(row)} bytes; score its first N rows by --count N" in refused(capsys, *words)
+    assert main([*words, "--count", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["count"] == 2
+
+
 def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     set_stdin(monkeypatch, b"")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, asked, command, decoded, image_flag, load_engine, note, say_bounds
+from redraft.cli.common import MOST_READ, Commands, asked, command, decoded, image_flag, load_engine, note, say_bounds
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
@@ -135,11 +135,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _turn() -> str | None:
     """The next turn that is not blank, None at the end of the input. Raises RequestError unless it is UTF-8."""
-    lines: list[str] = []
+    lines, size = list[str](), 0
     while True:
         if sys.stdin.isatty():
             print("... " if lines else "> ", end="", file=sys.stderr, flush=True)
-        raw = sys.stdin.buffer.readline()
+        raw = sys.stdin.buffer.readline(MOST_READ + 1)
+        size += len(raw)
+        if size > MOST_READ:
+            raise RequestError(f"the turn has over {MOST_READ} bytes, more than any context holds; give less")
         line = decoded(raw, "stdin").rstrip("\r\n")
         lines.append(line.removesuffix("\\"))
         if line.endswith("\\") and raw:

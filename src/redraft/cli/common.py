@@ -9,7 +9,8 @@ import mimetypes
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -195,6 +196,16 @@ def bounded(file: BinaryIO, name: str) -> bytes:
     if len(found := file.read(MOST_READ + 1)) > MOST_READ:
         raise RequestError(f"{name} has over {MOST_READ} bytes, more than any context holds; give less")
     return found
+
+
+def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
+    """Lines of a file that a user named, counted from 1. Raises RequestError at one that has no end."""
+    for number, line in enumerate(iter(partial(file.readline, MOST_READ + 1), b""), 1):
+        if len(line) > MOST_READ:
+            raise RequestError(
+                f"line {number} of {name} has over {MOST_READ} bytes, more than any context holds; give less"
+            )
+        yield number, line
 
 
 def decoded(raw: bytes, source: str) -> str:

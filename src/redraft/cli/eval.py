@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from redraft import __version__
 from redraft.cli.backend import backend_of, evaluate_remote
-from redraft.cli.common import Commands, command, load_engine, print_json, progress
+from redraft.cli.common import Commands, command, load_engine, numbered_lines, print_json, progress
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
+from redraft.errors import RequestError, RunError
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
     from redraft.text import Message
+
+MOST_ROWS_BYTES = 2**30
+"""Of a file of rows, which are scored from memory."""
 
 EPILOG = """A task's examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
@@ -55,7 +60,6 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print, record."""
-    from redraft.errors import RequestError
     from redraft.tasks import names, task
 
     if arguments.count is not None and arguments.count < 1:
@@ -99,7 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _rows(arguments: argparse.Namespace) -> int:
     """Score a file of the caller's."""
     from redraft.engine.request import Options
-    from redraft.errors import RequestError
     from redraft.measure.evals import evaluate_rows
     from redraft.tune.sources import parse_row
 
@@ -110,7 +113,7 @@ def _rows(arguments: argparse.Namespace) -> int:
             )
     try:
         with arguments.file.open("rb") as file:
-            lines = [(i, line) for i, line in enumerate(file, 1) if line.strip()][: arguments.count]
+            lines = list(islice(_bounded(file, arguments.file), arguments.count))
     except OSError as error:
         raise RequestError(f"--file {arguments.file} cannot be read: {error.strerror}") from None
     rows = [parse_row(line, f"{arguments.file}, line {i}", arguments.file.parent).messages for i, line in lines]
@@ -130,10 +133,20 @@ def _rows(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _bounded(file: BinaryIO, name: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, of a file or a pipe that may have no end. Raises RequestError."""
+    left = MOST_ROWS_BYTES
+    for number, line in numbered_lines(file, f"--file {name}"):
+        left -= len(line)
+        if left < 0:
+            raise RequestError(f"--file {name} has over {MOST_ROWS_BYTES} bytes; score its first N rows by --count N")
+        if line.strip():
+            yield number, line
+
+
 def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]]) -> Evaluation:
     """Score rows that the engines of a Ray cluster answer; the time is that of all rows together."""
     from redraft.distributed.cluster import check_nodes, joined
-    from redraft.errors import RequestError, RunError
     from redraft.measure.evals import compared, tally
     from redraft.server.http.settings import Settings
 

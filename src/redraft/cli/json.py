@@ -16,6 +16,7 @@ from redraft.cli.common import (
     decoded,
     image_flag,
     load_engine,
+    numbered_lines,
     read_prompt,
     say_bounds,
     say_guesses,
@@ -160,12 +161,12 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
 
 def _requests(asker: Asker) -> Iterator[Request | RedraftError]:
     """The request of every line of stdin, or what is wrong with the line."""
-    for number, raw in enumerate(sys.stdin.buffer):
+    for number, raw in numbered_lines(sys.stdin.buffer, "stdin"):
         try:
             text = decoded(raw, "it").strip()
             if not text:
                 raise RequestError("it is empty; some text is needed")
-            yield asker(text, number)
+            yield asker(text, number - 1)
         except RedraftError as error:
             yield error
 

@@ -23,7 +23,7 @@ from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RequestError, RunError
-from redraft.files import write_whole
+from redraft.files import read_small, write_whole
 from redraft.home import cache_folder
 
 FILE = "dial.json"
@@ -165,7 +165,7 @@ def _fingerprint(folder: Path, _stamps: tuple[int, ...]) -> str:
 @lru_cache(maxsize=8)
 def _read(path: Path, _stamp: int, remedy: str) -> Dial:
     try:
-        dial = msgspec.json.decode(path.read_bytes(), type=Dial)
+        dial = msgspec.json.decode(read_small(path), type=Dial)
         dial.check()
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         raise RequestError(f"{path} is no table of settings ({error}); {remedy}") from None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from redraft.errors import RequestError
 
+MOST_KEYS_BYTES = 2**20
+
 
 def digest_of(key: str) -> bytes:
     """The digest of an API key. All digests have one length, so a comparison reveals nothing of the key's."""
@@ -35,7 +37,13 @@ def read_keys(file: Path | None, environment: str | None) -> tuple[bytes, ...]:
     given = [] if environment is None else environment.split(",")
     if file is not None:
         try:
-            given += file.read_text(encoding="utf-8").splitlines()
+            with file.open("rb") as opened:
+                data = opened.read(MOST_KEYS_BYTES + 1)
+            if len(data) > MOST_KEYS_BYTES:
+                raise RequestError(
+                    f"--api-key-file {file} has over {MOST_KEYS_BYTES} bytes; give one with a key a line"
+                )
+            given += data.decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise RequestError(f"--api-key-file {file} cannot be read: {why}; give one with a key a line") from None
