@@ -148,7 +148,7 @@ class _Guarded(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What was sent is no HTTP, or a head without end; where an answer has begun, nothing more can be said."""
-        if self.conn.is_head_long:
+        if isinstance(self.conn, _Parser) and self.conn.is_head_long:
             self.transport.write(LONG_HEAD)
             self.transport.close()
             return
