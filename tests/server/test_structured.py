@@ -108,6 +108,12 @@ def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any
     assert fits(done.choices[0].message.content)
 
 
+def test_two_of_structured_outputs_are_named_as_they_were_sent(client: OpenAI) -> None:
+    wanted = {"json": SCHEMA, "regex": "[0-9]+"}
+    with pytest.raises(openai.BadRequestError, match="structured_outputs holds json and regex;"):
+        client.chat.completions.create(model="nano", messages=USER, extra_body={"structured_outputs": wanted})
+
+
 def test_what_only_a_validator_knows_is_repaired_before_it_is_sent(client: OpenAI) -> None:
     """Unequal items are no regular language: the first answer may break that, what is reported does not."""
     two = {"type": "array", "items": {"enum": [*"abcdef"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}

@@ -11,6 +11,7 @@ those who hold connections without asking anything keep nobody out. Only if all 
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from redraft.server.http.limits import HEAD_BYTES, ServerLimits
+from redraft.server.http.limits import HEAD_BYTES, ServerLimits, head_too_long
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
@@ -28,6 +29,11 @@ BACKLOG, RESERVE = 128, 256
 """Connections that the system keeps waiting, and descriptors left for everything else."""
 SMALL_BYTES, MOST_SMALL = 64, 1024
 """A body has at most so many pieces (chunks, or reads) of fewer bytes."""
+_LONG = json.dumps(head_too_long().body).encode()
+LONG_HEAD = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_LONG), _LONG)
+)
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -85,13 +91,19 @@ class _Guard:
 
 class _Parser(h11.Connection):
     """Refuses a body of very many small pieces. Each is an event of its own, 20 microseconds of the event loop, and one
-    read may bring 40,000."""
+    read may bring 40,000. A head that is too long is no less HTTP, and is reported as what it is."""
 
     _small = 0
+    is_head_long = False
 
     def next_event(self) -> Any:
         """The next one. Raises h11.RemoteProtocolError."""
-        event = super().next_event()
+        in_head = self.their_state is h11.IDLE
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.is_head_long = in_head and error.error_status_hint == 431
+            raise
         if isinstance(event, h11.Request):
             self._small = 0
         elif isinstance(event, h11.Data) and len(event.data) < SMALL_BYTES:
@@ -135,7 +147,11 @@ class _Guarded(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What was sent is no HTTP; where an answer has begun, nothing more can be said."""
+        """What was sent is no HTTP, or a head without end; where an answer has begun, nothing more can be said."""
+        if isinstance(self.conn, _Parser) and self.conn.is_head_long:
+            self.transport.write(LONG_HEAD)
+            self.transport.close()
+            return
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:

@@ -16,6 +16,11 @@ HEAD_BYTES = 64 * 2**10
 """Of a request: its path, its query and its headers."""
 
 
+def head_too_long() -> ApiError:
+    """What a longer head gets, from the parser or behind it."""
+    return ApiError(431, f"path and headers have over {HEAD_BYTES} bytes; send less", code="head_too_large")
+
+
 @dataclass(frozen=True)
 class ServerLimits:
     """Bounds on what one request, one key and all of them together may take.

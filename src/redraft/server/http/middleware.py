@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
-from redraft.server.http.limits import HEAD_BYTES, LONG_BODY
+from redraft.server.http.limits import HEAD_BYTES, LONG_BODY, head_too_long
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
@@ -73,9 +73,9 @@ class Middleware:
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
         settings, path = self.service.settings, scope["path"]
         size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-        size += sum(len(name) + len(value) for name, value in scope["headers"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])  # with ": " and the line's end
         if size > HEAD_BYTES:  # the parser below refuses those that do not come at once
-            return ApiError(431, f"path and headers have over {HEAD_BYTES} bytes; send less", code="head_too_large")
+            return head_too_long()
         host = headers.get("host", "")
         name, colon, port = host.rpartition(":")
         host = name if colon and port.isdecimal() else host

@@ -168,7 +168,7 @@ def structured(wanted: StructuredOutputs | None) -> Constraint | None:
     field = "structured_outputs"
     given = sorted(wanted.model_fields_set - MANNERS.keys())
     if len(given) != 1:
-        said = " and ".join(given) or "nothing"
+        said = " and ".join(name.removesuffix("_") for name in given) or "nothing"  # as they were sent
         raise unsupported(field, f"structured_outputs holds {said}; it must hold one of json, regex, choice, grammar")
     for manner, of in MANNERS.items():
         if getattr(wanted, manner) and of not in given:
