@@ -265,9 +265,9 @@ def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1)
     sizes |= {"INNER": weight.shape[-1], "OUTER": weight.shape[-2] // matrices, "num_warps": tile.warps}
     memory = shared_memory(x.device)
     stages = max(1, min(tile.stages, memory // stage_bytes(kind, tile, x.element_size(), matrices)))
-    # With codes that come with factors small shared memory bounds how many programs run at once, not registers. The
-    # compiler does not know how much of it is used, and to leave registers for more programs it would spill.
-    sizes["maxnreg"] = 255 if kind >= LEAST_CODES and memory < HOPPER else None
+    # With four warps the compiler leaves registers for more programs, and codes that come with factors spill. It does
+    # not know that small shared memory has no room for these programs.
+    sizes["maxnreg"] = 255 if kind >= LEAST_CODES and tile.warps == 4 and memory < HOPPER else None
     return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_stages": stages, **sizes}
 
 
