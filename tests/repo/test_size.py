@@ -9,14 +9,14 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_290, TESTS: 31_160}
+WHOLE_WALLS = {SOURCE: 45_305, TESTS: 31_200}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 10_440,
     "images": 740,
-    "model/gpu": 1_920,
+    "model/gpu": 1_935,
     "weights": 3_470,
     "constraints": 6_330,
     "tasks": 2_580,

@@ -39,8 +39,14 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
         ("100", "none", "step of 1", STEP),
         ("89", "q4_k", "step of 1", {*STEP, "_dense"}),
         ("86", "q6_k", "step of 1", {*STEP, "_dense"}),
+        ("100", "int8,fp8", "step of 3", {"_gate_up", "_down"}),
+        ("120", "q4_k", "step of 3", {"_gate_up", "_down"}),
+        ("120", "q4_k,q6_k", "prompt of 100", {"_gate_up", "_down", "_dense"}),
     ],
-    ids=["H100", "RTX 50", "RTX 4090, 99 KB of shared memory", "RTX 30", "A100", "B200", "Q4_K", "Q6_K"],
+    ids=[
+        *("H100", "RTX 50", "RTX 4090, 99 KB of shared memory", "RTX 30", "A100", "B200", "Q4_K", "Q6_K"),
+        *("8 bits on a B200", "Q4_K in many rows", "GGUF in few rows"),
+    ],
 )
 def test_kernels_as_they_are_launched_compile_without_spills(
     arch: str, plans: str, part: str, wanted: set[str], tmp_path: Path

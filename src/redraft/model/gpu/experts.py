@@ -23,13 +23,13 @@ import triton.language as tl
 
 from redraft.model.gpu.tiles import (
     EIGHT,
-    HOPPER,
     INT4_CODES,
-    PLAIN,
+    LEAST_CODES,
     Tile,
     accumulate,
     constants,
     inner_of,
+    is_crowded,
     is_narrow,
     kind_of,
     matrix_of,
@@ -195,8 +195,8 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
 
     Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5. Where
     shared memory has no room for two stages of the first product (99 KiB, RTX cards), its tile is half as large: with
-    one stage nothing is loaded ahead, and registers spill. So do they for codes in 128 rows where a card has smaller
-    matrix units than Hopper's, whose sums are in the same registers.
+    one stage nothing is loaded ahead, and registers spill. So do they for 128 rows of most codes (`is_crowded`).
+    Least values are float32, like the scales that they come with: there half as many words are unpacked at a time.
     """
     kind = kind_of(weight)
     most = 32 if (dtype == torch.float32 and kind != EIGHT) or is_narrow(weight) else _MOST
@@ -208,8 +208,9 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     device = (weight.codes if isinstance(weight, Packed) else weight).device
     memory = shared_memory(device)
     two = 2 * stage_bytes(kind, wide, dtype.itemsize, 2) <= memory
-    spills = kind != PLAIN and block == _MOST and memory < HOPPER
-    return replace(wide, out=64) if spills or not two else wide, wide
+    spills = block == _MOST and is_crowded(kind, memory)
+    first = replace(wide, out=64) if spills or not two else wide
+    return replace(first, inner=inner // 2) if spills and kind == LEAST_CODES else first, wide
 
 
 def _blocks(chosen: Int[Tensor, "rows choices"], experts: int, rows: int) -> tuple[Tensor, ...]:

@@ -261,9 +261,13 @@ def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1)
     if isinstance(weight, Packed):
         sums = tl.int32 if kind == EIGHT and weight.format.dtype == torch.int8 else tl.float32
         group = weight.format.group
-    sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_OUT": tile.out, "BLOCK_IN": tile.inner}
+    sizes: dict[str, Any] = {"BLOCK_ROWS": tile.rows, "BLOCK_OUT": tile.out, "BLOCK_IN": tile.inner}
     sizes |= {"INNER": weight.shape[-1], "OUTER": weight.shape[-2] // matrices, "num_warps": tile.warps}
-    stages = max(1, min(tile.stages, shared_memory(x.device) // stage_bytes(kind, tile, x.element_size(), matrices)))
+    memory = shared_memory(x.device)
+    stages = max(1, min(tile.stages, memory // stage_bytes(kind, tile, x.element_size(), matrices)))
+    # With four warps the compiler leaves registers for more programs, and codes that come with factors spill. It does
+    # not know that small shared memory has no room for these programs.
+    sizes["maxnreg"] = 255 if kind >= LEAST_CODES and tile.warps == 4 and memory < HOPPER else None
     return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_stages": stages, **sizes}
 
 
@@ -283,7 +287,22 @@ def inner_of(weight: Tensor | Packed) -> int:
 
 def is_narrow(weight: Tensor | Packed) -> bool:
     """Whether tiles of codes in words take 32 rows at most: for more, compute 10.0 has too little tensor memory."""
-    if knobs.runtime.interpret or kind_of(weight) < INT4_CODES:
+    return kind_of(weight) >= INT4_CODES and is_compute_10()
+
+
+def is_crowded(kind: int, memory: int) -> bool:
+    """Whether two products of 128 rows and columns at once do not fit into registers: those of codes do not where a
+    card with `memory` has smaller matrix units than Hopper's, whose sums are in the same registers.
+
+    Compute 10.0 has none larger for int8; and there a thread has a whole row of sums, so that of fp8 it holds a scale
+    for each column.
+    """
+    return kind != PLAIN and (memory < HOPPER or (kind == EIGHT and is_compute_10()))
+
+
+def is_compute_10() -> bool:
+    """Whether kernels are compiled for compute 10.0 or 10.3."""
+    if knobs.runtime.interpret:
         return False
     arch: int = driver.active.get_current_target().arch
     return arch // 10 == 10
