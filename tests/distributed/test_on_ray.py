@@ -379,6 +379,7 @@ class TestRun:
         (folder / "_SUCCESS").touch()
         code, error = output_of(two_nodes.redraft("run", str(folder), str(tmp_path / "out.jsonl"), "--seed", "7"))
         assert code == 0, error
+        assert "Warning" not in error, "of one batch for two replicas"
         apart = {"row_sha256": None}  # of lines that were not written as these
         assert [one | apart for one in read(tmp_path / "out.jsonl")] == [one | apart for one in wanted]
 
