@@ -11,7 +11,8 @@ it:
 
     <!-- file: NAME -->       write it to this file
     <!-- serves -->           start the server of each line; the page's requests go to the first line's
-    <!-- slow: REASON -->     run it with --slow alone; `slow serves` starts its server then
+    <!-- slow: REASON -->     run it with --slow alone; `slow serves` starts its server then, and
+                              `slow alone` ends the page's servers first
     <!-- not run: REASON -->  the tests only parse it; tests/repo/test_readme.py lists all of these
 
 Figures are the last thing that processors agree on: a check compares shares to two digits and leaves entropies out.
@@ -38,11 +39,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md")))
 BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>file|serves|slow serves|slow|not run)(?:: (?P<what>[^>]+))? -->\n)?"
+    r"(?:<!-- (?P<mark>file|serves|slow serves|slow alone|slow|not run)(?:: (?P<what>[^>]+))? -->\n)?"
     r"```(?P<kind>\w+)\n(?P<body>.*?)```",
     re.DOTALL,
 )
-SLOW = ("slow", "slow serves")
+SLOW = ("slow", "slow serves", "slow alone")
 COMMAND = re.compile(r"(?m)^\$ (?:.*\\\n)*.*$")  # a backslash at a line's end continues it
 CURL = 'curl() { command curl --fail-with-body "$@"; }'  # a refusal is a failure
 SCRIPT = re.compile(r"(?m)^(?:.*\\\n)*.+$")
@@ -78,6 +79,7 @@ class Session(contextlib.ExitStack):
         self.slow = slow
         self._names: dict[str, Any] = {"__name__": "page"}
         self._address = "localhost:8642"
+        self._servers = self.enter_context(contextlib.ExitStack())
         self.folder = folder / "work"
         self.folder.mkdir()
         for name, module in (("redraft", " -m redraft"), ("pip", " -m pip"), ("python", "")):
@@ -93,6 +95,8 @@ class Session(contextlib.ExitStack):
     def block(self, found: re.Match[str]) -> str:
         """Run one block; returns it with what it printed."""
         mark, kind, body = found["mark"], found["kind"], found["body"]
+        if mark == "slow alone":
+            self._servers.close()
         if mark == "file":
             (self.folder / found["what"]).write_text(body, encoding="utf-8")
         elif mark == "not run" or (mark in SLOW and not self.slow):
@@ -137,10 +141,10 @@ class Session(contextlib.ExitStack):
             port = free.getsockname()[1]
         words = [sys.executable, "-m", *shlex.split(line, comments=True), "--port", str(port), "--quiet"]
         silent = subprocess.DEVNULL
-        server = self.enter_context(
+        server = self._servers.enter_context(
             subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=silent, stderr=silent)
         )
-        self.callback(server.terminate)
+        self._servers.callback(server.terminate)
         self._address = f"localhost:{port}"
         for _ in _seconds(180):
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self._address}/ready"):
