@@ -1,7 +1,7 @@
 """Runs the examples of README.md and the tutorials, and writes what they print into the pages.
 
     python bench/transcripts.py                    all pages; blocks that are marked slow keep their output
-    python bench/transcripts.py --slow             also run those: a training run, minutes
+    python bench/transcripts.py --slow             also run those: a training run, Ray, minutes
     python bench/transcripts.py --check            write nothing; exit 1 if a page is out of date
 
 The blocks of a page run in order, in one empty folder. A `text` block holds `$ command` lines for bash, each before
@@ -10,9 +10,10 @@ namespace; the comment behind a `print(…)` is what it printed. An HTML comment
 it:
 
     <!-- file: NAME -->       write it to this file
-    <!-- serves -->           start the server of its first line; the page's requests to it go there
-    <!-- slow: REASON -->     run it with --slow alone
-    <!-- not run: REASON -->  the tests only parse it
+    <!-- serves -->           start the server of each line; the page's requests go to the first line's
+    <!-- slow: REASON -->     run it with --slow alone; `slow serves` starts its server then, and
+                              `slow alone` ends the page's servers first
+    <!-- not run: REASON -->  the tests only parse it; tests/repo/test_readme.py lists all of these
 
 Figures are the last thing that processors agree on: a check compares shares to two digits and leaves entropies out.
 """
@@ -38,9 +39,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md")))
 BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>file|serves|slow|not run)(?:: (?P<what>[^>]+))? -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)```",
+    r"(?:<!-- (?P<mark>file|serves|slow serves|slow alone|slow|not run)(?:: (?P<what>[^>]+))? -->\n)?"
+    r"```(?P<kind>\w+)\n(?P<body>.*?)```",
     re.DOTALL,
 )
+SLOW = ("slow", "slow serves", "slow alone")
 COMMAND = re.compile(r"(?m)^\$ (?:.*\\\n)*.*$")  # a backslash at a line's end continues it
 CURL = 'curl() { command curl --fail-with-body "$@"; }'  # a refusal is a failure
 SCRIPT = re.compile(r"(?m)^(?:.*\\\n)*.+$")
@@ -76,24 +79,31 @@ class Session(contextlib.ExitStack):
         self.slow = slow
         self._names: dict[str, Any] = {"__name__": "page"}
         self._address = "localhost:8642"
+        self._servers = self.enter_context(contextlib.ExitStack())
         self.folder = folder / "work"
         self.folder.mkdir()
-        program = folder / "redraft"
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m redraft "$@"\n', encoding="utf-8")
-        program.chmod(0o755)
+        for name, module in (("redraft", " -m redraft"), ("pip", " -m pip"), ("python", "")):
+            program = folder / name
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n', encoding="utf-8")
+            program.chmod(0o755)
         source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        self._environment = os.environ | {"PATH": path, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+        # `pip install` looks whether what it is asked for is there: a page changes no environment.
+        settings = {"OMP_NUM_THREADS": "1", "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1"}
+        self._environment = os.environ | {"PATH": path, "PYTHONPATH": source} | settings
 
     def block(self, found: re.Match[str]) -> str:
         """Run one block; returns it with what it printed."""
         mark, kind, body = found["mark"], found["kind"], found["body"]
+        if mark == "slow alone":
+            self._servers.close()
         if mark == "file":
             (self.folder / found["what"]).write_text(body, encoding="utf-8")
-        elif mark == "serves":
-            self._serve(commands(found)[0])
-        elif mark == "not run" or (mark == "slow" and not self.slow):
+        elif mark == "not run" or (mark in SLOW and not self.slow):
             pass
+        elif mark in ("serves", "slow serves"):
+            for line in reversed(commands(found)):
+                self._serve(line)
         elif kind == "python":
             body = self._python(body)
         elif kind == "sh":
@@ -131,12 +141,14 @@ class Session(contextlib.ExitStack):
             port = free.getsockname()[1]
         words = [sys.executable, "-m", *shlex.split(line, comments=True), "--port", str(port), "--quiet"]
         silent = subprocess.DEVNULL
-        server = self.enter_context(
+        server = self._servers.enter_context(
             subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=silent, stderr=silent)
         )
-        self.callback(server.terminate)
+        self._servers.callback(server.terminate)
         self._address = f"localhost:{port}"
-        for _ in _seconds(180):
+        for _ in _seconds(600):  # two replicas on a busy core
+            if server.poll() is not None:
+                break
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self._address}/ready"):
                 return
         raise RuntimeError(f"{line}: no answer from {self._address}")

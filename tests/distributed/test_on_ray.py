@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.repo.test_readme import NEEDS_RAY, prepare
 from tests.server.conftest import ROOT, nano  # noqa: F401  # the fixture
 
+import transcripts
 from redraft.cli.rows import run_batch
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
@@ -377,6 +379,7 @@ class TestRun:
         (folder / "_SUCCESS").touch()
         code, error = output_of(two_nodes.redraft("run", str(folder), str(tmp_path / "out.jsonl"), "--seed", "7"))
         assert code == 0, error
+        assert "Warning" not in error, "of one batch for two replicas"
         apart = {"row_sha256": None}  # of lines that were not written as these
         assert [one | apart for one in read(tmp_path / "out.jsonl")] == [one | apart for one in wanted]
 
@@ -435,23 +438,11 @@ def test_an_address_where_no_cluster_is_is_refused() -> None:
     assert (code, "no Ray cluster answers at 127.0.0.1:1" in error) == (2, True), error
 
 
-def test_the_tutorials_commands_run_as_they_are_written(tmp_path: Path) -> None:
-    """Each starts a cluster of its own, as for a reader who has none. The server gets any free port."""
-    page = (ROOT / "docs/tutorials/scale-out.md").read_text(encoding="utf-8")
-    lines = re.findall(r"<!-- not run: it needs Ray(?:, and serves[^>]*)? -->\n```text\n\$ redraft (.+)\n```", page)
-    (serving,) = (line for line in lines if line.startswith("serve "))
-    (running,) = (line for line in lines if line.startswith("run "))
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, timeout=60)
-    alone = running.partition(" --ray")[0].replace("answers-ray", "answers")
-    one = started("-m", "redraft", *alone.split(), cwd=tmp_path)
-    assert one.wait(timeout=120) == 0
-    fleet = Fleet(started("-m", "redraft", *serving.split(), "--port", "0", cwd=tmp_path))
-    try:
-        assert json.loads(fleet.get("/v1/models"))["data"][0]["id"] == "nano"
-        assert json.loads(fleet.get("/ready")) == {"status": "ok"}
-    finally:
-        fleet.end()
-    many = started("-m", "redraft", *running.split(), cwd=tmp_path)
-    assert many.wait(timeout=300) == 0
-    assert read(tmp_path / "answers-ray.jsonl") == read(tmp_path / "answers.jsonl")
+@pytest.mark.parametrize("page", NEEDS_RAY, ids=lambda page: page.stem)
+def test_a_pages_commands_run_as_they_are_written(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each starts a cluster of its own, as for a reader who has none."""
+    for name, value in (ENVIRONMENT | {"RAY_OVERRIDE_RESOURCES": '{"CPU": 2}'}).items():
+        monkeypatch.setenv(name, value)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- slow serves: ") == 1
+    assert transcripts.taken(text, slow=True, prepare=prepare) == text

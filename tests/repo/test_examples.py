@@ -1,4 +1,4 @@
-"""The examples of the pages run: Python blocks in order, in one namespace; every command line is one there is."""
+"""The examples of the pages run: Python blocks in order, in one namespace; commands in a text are ones there are."""
 
 import json
 import re
@@ -24,12 +24,12 @@ def test_the_python_blocks_of_a_page_run(name: str) -> None:
     exec(compile("".join(blocks), name, "exec"), {})
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_command_lines_of_a_page_parse(name: str) -> None:
-    page = (DOCS / name).read_text(encoding="utf-8")
-    lines = re.findall(r"^    redraft (.+)$|`redraft ((?:infill|edit|eval|generate) [^`]+)`", page, re.MULTILINE)
-    assert lines
-    for line in (indented or inline for indented, inline in lines):
+def test_the_command_lines_within_paragraphs_parse() -> None:
+    """Those in blocks run (test_readme.py)."""
+    pages = "".join((DOCS / name).read_text(encoding="utf-8") for name in PAGES)
+    lines = re.findall(r"`redraft ((?:infill|edit|eval|generate) [^`]+)`", pages)
+    assert len(lines) >= 3
+    for line in lines:
         build_parser().parse_args(shlex.split(line))
 
 

@@ -68,7 +68,7 @@ def answers(ray: Any, fleet: Fleet, rows: Iterator[bytes], *, first: int, seed: 
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(
-            size=fleet.replicas,
+            size=min(fleet.replicas, len(tables)),  # no engine is loaded for nothing
             max_tasks_in_flight_per_actor=2 * UNDER_WAY,
             max_concurrent_calls_per_actor=UNDER_WAY,
         ),
