@@ -89,7 +89,7 @@ class Session(contextlib.ExitStack):
         source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         # `pip install` looks whether what it is asked for is there: a page changes no environment.
-        settings = {"OMP_NUM_THREADS": "1", "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1"}
+        settings = {"OMP_NUM_THREADS": "1", "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_QUIET": "1"}
         self._environment = os.environ | {"PATH": path, "PYTHONPATH": source} | settings
 
     def block(self, found: re.Match[str]) -> str:
@@ -146,7 +146,9 @@ class Session(contextlib.ExitStack):
         )
         self._servers.callback(server.terminate)
         self._address = f"localhost:{port}"
-        for _ in _seconds(180):
+        for _ in _seconds(600):  # two replicas on a busy core
+            if server.poll() is not None:
+                break
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self._address}/ready"):
                 return
         raise RuntimeError(f"{line}: no answer from {self._address}")
