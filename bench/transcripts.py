@@ -89,7 +89,7 @@ class Session(contextlib.ExitStack):
         source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         # `pip install` looks whether what it is asked for is there: a page changes no environment.
-        settings = {"OMP_NUM_THREADS": "1", "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1"}
+        settings = {"OMP_NUM_THREADS": "1", "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_QUIET": "1"}
         self._environment = os.environ | {"PATH": path, "PYTHONPATH": source} | settings
 
     def block(self, found: re.Match[str]) -> str:
