@@ -109,7 +109,8 @@ bits. `redraft bench --device-card` times it.
 
 ## Measuring
 
-```
+<!-- not run: it needs a GPU -->
+```sh
 bench/gpu_session.sh OUT
 ```
 
@@ -117,7 +118,8 @@ This runs everything below on one GPU in at most half an hour. Each part has its
 OUT; `all.tar.gz` there holds them all. Run it again to continue with the missing parts. `LIMIT=540` bounds the seconds,
 `TRAIN=recipes/nano-gpu.toml` trains first, `SMALL=1` tries every part on a CPU. By hand:
 
-```
+<!-- not run: it needs a GPU -->
+```sh
 python -m pytest -q -m gpu tests/gpu
 redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --record device-26b.json
 redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 \\
