@@ -308,7 +308,7 @@ def watched(engine: Engine, base: float, work: Callable[[], Any]) -> tuple[Any, 
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")
-    loop.tick = noted  # type: ignore[method-assign]
+    loop.tick = noted  # type: ignore[method-assign]  # the loop turns by its own `tick`, and has no observer of it
     try:
         found = work()
     finally:

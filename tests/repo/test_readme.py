@@ -26,7 +26,7 @@ UNRUN = {
     "it changes an environment; tests/repo/test_packaging.py installs the package into one of its own": "README README",
     "these make the environment that the tests run in, and run the tests": "README",
     "it needs the 26B model": "26b 26b 26b 26b 26b",
-    "it writes and reads a model of 30 layers for half an hour": "26b",
+    "it writes and reads a model of 30 layers": "26b",
     "it needs packages of npm; tests/repo/test_examples.py runs it where there are some": "clients clients",
     "it needs lm-eval; bench/clients.py runs it on tasks of its own": "clients",
     "it needs a server elsewhere and its key": "clients",

@@ -134,7 +134,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _turn() -> str | None:
-    """The next turn that is not blank, None at the end of the input. Raises RequestError unless it is UTF-8."""
+    """The next turn that is not blank, None at the end of the input.
+
+    Raises RequestError if it is not UTF-8, or has no end.
+    """
     lines, size = list[str](), 0
     while True:
         if sys.stdin.isatty():
