@@ -125,6 +125,8 @@ def test_more_prompts_than_a_request_may_have(server: Process) -> None:
         ),
         ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"regex": "("}}]}, "segments.1.hole.regex"),
         ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"lacks": [""]}}]}, "segments.1.hole.lacks"),
+        ("/v1/canvas", {"segments": [{"revise": {"text": "a", "slack": 300}}]}, "segments.0.revise.slack"),
+        ("/v1/canvas", {"segments": [{"text": "a"}, {"revise": {"text": ""}}]}, "segments.1.revise"),
         ("/v1/canvas", {"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs"),
         ("/v1/canvas", {"prompt": "a", "pins": [{"at": 2**32, "token": 1}]}, "pins.0.at"),
         ("/v1/canvas", {"prompt": "a", "pins": [{"at": 0, "token": 5}, {"at": 0, "token": 6}]}, "pins"),

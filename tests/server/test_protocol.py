@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import time
@@ -150,6 +151,19 @@ def test_a_page_elsewhere_is_refused_whatever_it_posts(server: Process, origin: 
     headers = FORM | {"origin": origin, "sec-fetch-site": "cross-site"}
     found = httpx2.post(server.url + PATH, content=b'{"messages": []}', headers=headers, timeout=60)
     assert (found.status_code, found.json()["error"]["code"]) == (403, "origin")
+    twice = [("origin", server.url), ("origin", origin)]
+    for headers_of_two in (twice, twice[::-1]):
+        found = httpx2.post(server.url + PATH, content=b'{"messages": []}', headers=headers_of_two, timeout=60)
+        assert (found.status_code, found.json()["error"]["code"]) == (403, "origin")
+
+
+@pytest.mark.parametrize("packing", ["gzip", "br, gzip"])
+def test_a_compressed_body_is_refused_by_that_name(server: Process, packing: str) -> None:
+    packed = gzip.compress(b'{"messages": [{"role": "user", "content": "hi"}]}')
+    headers = {"content-type": "application/json", "content-encoding": packing}
+    found = httpx2.post(server.url + PATH, content=packed, headers=headers, timeout=60)
+    assert (found.status_code, found.json()["error"]["code"]) == (415, "content_encoding")
+    assert repr(packing) in found.json()["error"]["message"]
 
 
 def test_the_interface_still_has_every_body(server: Process) -> None:

@@ -100,7 +100,7 @@ def test_an_effort_without_a_table_is_refused_with_the_remedy() -> None:
 def test_a_table_is_kept_beside_its_checkpoint_and_refused_by_another(tmp_path: Path) -> None:
     here, there = tmp_path / "a", tmp_path / "b"
     tiny_checkpoint(here)
-    with pytest.raises(RequestError, match=f"has none; measure one with `redraft bench --dial --model {here}`"):
+    with pytest.raises(RequestError, match=r"has none; measure one with `redraft bench --dial` on the checkpoint a$"):
         read_dial(here)
     kept = replace(DIAL, checkpoint=fingerprint(here))
     assert write_dial(kept, here) == here / "dial.json"
@@ -114,8 +114,12 @@ def test_a_table_is_kept_beside_its_checkpoint_and_refused_by_another(tmp_path: 
     changed[-3] ^= 1
     weights.write_bytes(changed)
     os.utime(weights, ns=(1, 1))
-    with pytest.raises(RequestError, match="was measured on another checkpoint"):
+    with pytest.raises(RequestError, match=r"^dial\.json was measured on another checkpoint"):
         read_dial(there)
+    (there / "dial.json").write_text("[]")
+    with pytest.raises(RequestError, match=r"^dial\.json is no table of settings") as refused:
+        read_dial(there)
+    assert str(there) not in str(refused.value), "a server's clients read it"
 
 
 def pace(target_sec: float, step_sec: float = 0.01) -> Pace:

@@ -129,16 +129,19 @@ def dial_files(folder: Path) -> tuple[Path, Path]:
 
 
 def read_dial(folder: Path) -> Dial:
-    """The table of a checkpoint. Raises RequestError if there is none, it is damaged, or another checkpoint's."""
-    remedy = f"measure one with `redraft bench --dial --model {folder}`"
+    """The table of a checkpoint. Raises RequestError if there is none, it is damaged, or another checkpoint's.
+
+    A server's clients read these errors: they name no folder of this machine.
+    """
+    remedy = f"measure one with `redraft bench --dial` on the checkpoint {folder.name}"
     found = [path for path in dial_files(folder) if path.exists()]
     if not found:
-        raise RequestError(f"effort needs a table of settings and {folder} has none; {remedy}")
+        raise RequestError(f"effort needs a table of settings and this model has none; {remedy}")
     for path in found:
         dial = _read(path, path.stat().st_mtime_ns, remedy)
         if dial.checkpoint == known_fingerprint(folder):
             return dial
-    raise RequestError(f"{path} was measured on another checkpoint than {folder}; {remedy}")
+    raise RequestError(f"{path.name} was measured on another checkpoint; {remedy}")
 
 
 def write_dial(dial: Dial, folder: Path) -> Path:
@@ -168,5 +171,6 @@ def _read(path: Path, _stamp: int, remedy: str) -> Dial:
         dial = msgspec.json.decode(read_small(path), type=Dial)
         dial.check()
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-        raise RequestError(f"{path} is no table of settings ({error}); {remedy}") from None
+        said = error.strerror if isinstance(error, OSError) else error  # without the path
+        raise RequestError(f"{path.name} is no table of settings ({said}); {remedy}") from None
     return dial

@@ -79,14 +79,15 @@ def _revised(engine: Engine, segments: Sequence[Segment], at: int, options: Opti
     before, behind = _text(segments[:at]), _text(segments[at + 1 :])
     revision = segments[at].revise
     assert revision is not None
-    done = engine.edit(
-        before + revision.text + behind,
-        (len(before), len(before) + len(revision.text)),
-        strength=revision.strength,
-        slack=revision.slack,
-        instruction=revision.instruction,
-        options=options,
-    )
+    with _named(f"segments.{at}.revise", revision):
+        done = engine.edit(
+            before + revision.text + behind,
+            (len(before), len(before) + len(revision.text)),
+            strength=revision.strength,
+            slack=revision.slack,
+            instruction=revision.instruction,
+            options=options,
+        )
     return {"text": done.text, "revised": done.after, "forwards": done.forwards, "seed": done.seed}
 
 
@@ -127,7 +128,9 @@ def _named(place: str, part: Body) -> Iterator[None]:
         yield
     except CallerError as error:
         found = api_error(error, field=f"{place}.regex" if "regex" in part.model_fields_set else place)
-        if found.param in part.model_fields_set:
+        if found.param is None:
+            found.param = place
+        elif found.param in part.model_fields_set:
             found.param = f"{place}.{found.param}"
         raise found from None
 

@@ -81,13 +81,17 @@ class Middleware:
         host = name if colon and port.isdecimal() else host
         if "*" not in settings.hosts and host not in settings.hosts:
             return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
-        origin = headers.get("origin")
         own = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]
-        if origin is not None and "*" not in settings.origins and origin not in (*settings.origins, *own):
-            return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
+        for origin in (value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"):
+            if "*" not in settings.origins and origin not in (*settings.origins, *own):
+                return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
         if "content-length" in headers and "transfer-encoding" in headers:
             said = "the body has a Content-Length and a Transfer-Encoding; send one of them"
             return ApiError(400, said, code="two_lengths")
+        packed = headers.get("content-encoding", "identity").strip().lower()
+        if packed not in ("", "identity"):
+            said = f"the body is encoded as {packed[:40]!r}; send it as it is, without Content-Encoding"
+            return ApiError(415, said, code="content_encoding")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.service.body_bytes:
             return _too_large(self.service.body_bytes)

@@ -29,10 +29,11 @@ class ResponseForm:
         calls, rest = self.form.calls(done)
         text = "" if self.form.choice.forced else done.text + rest
         rows = [] if self.form.choice.forced else self._rows(done.content_logprobs)
-        output = [self._message("completed", _part(text, rows))] if text or not calls else []
-        output += [_call(call["id"], **call["function"]) for call in calls]
         cut = done.finish in ("length", "deadline") and not calls
-        return self._response("incomplete" if cut else "completed") | {
+        status = "incomplete" if cut else "completed"
+        output = [self._message(status, _part(text, rows))] if text or not calls else []
+        output += [_call(call["id"], **call["function"]) for call in calls]
+        return self._response(status) | {
             "output": output,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "usage": self._usage(),
