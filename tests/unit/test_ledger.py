@@ -218,6 +218,21 @@ def test_canvases_of_a_long_vocabulary_are_read_alone_one_at_a_time(monkeypatch:
     assert reading.NUMBERS == 256 * 32768
 
 
+def test_a_narrow_canvas_that_is_read_alone_takes_the_logits_of_its_own_rows() -> None:
+    """Seven float32 tensors of its logits, once for all that run: they are read one after the other."""
+    model = tiny_model(replace(tiny_config(**EXPERTS, vocab_size=32768), canvas_length=16, max_positions=4096))
+    ledger = ledger_of(model, memory=10**12, max_rows=16, graphs=False)
+    room = ledger.fixed + 3 * ledger.cache(300) + 7 * 4 * 4 * 32768
+    at_once: list[int] = []
+    narrow = [request_of(model, seed, canvas=4, max_tokens=4, logprobs=1) for seed in range(3)]
+    assert answers(Loop(model, LoopConfig(memory=room, max_rows=16)), narrow, at_once) == alone(model, narrow)
+    assert max(at_once) == 3
+    with pytest.raises(RequestError, match="are left beside the model"):
+        Loop(model, LoopConfig(memory=room - 2 * ledger.cache(300), max_rows=16)).submit(
+            request_of(model, 1, max_tokens=16, logprobs=1)
+        )
+
+
 def test_nothing_of_a_step_is_kept_that_only_a_deadline_reads() -> None:
     """Of 262,144 tokens it is 268 MB for each."""
     model = model_of()

@@ -4,7 +4,7 @@
     tower        the vision tower's, which are loaded with the first image
     workspace    temporary tensors of the widest forward, and tiles of the head
     graphs       the memory that recorded steps keep
-    reading      the logits of one canvas that is read alone, with what a step makes of them
+    reading      the logits of the widest canvas that is read alone, with what a step makes of them
     sequences    keys and values of running requests with room for all of their answers; logits that they keep
     standing     fixed buffers for graphs that no request uses now; they give way
     prefixes     kept beginnings of prompts; they give way
@@ -52,11 +52,12 @@ def ran_out(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Demand:
-    """Bytes of a request while it runs; `alone` is whether its canvas is read alone."""
+    """Bytes of a request while it runs: its keys and values, the logits that it keeps, and those of its canvas with
+    what a step makes of them, if that is read alone."""
 
     cache: int
     kept: int = 0
-    alone: bool = False
+    reading: int = 0
 
 
 class Ledger:
@@ -89,10 +90,6 @@ class Ledger:
         self.max_rows = min(max_rows, canvases * config.canvas_length)
         self.workspace = need.workspace + canvases * need.canvas
         self.graphs = min(PLACES, canvases) * need.canvas if graphs else 0
-        logits = 4 * config.canvas_length * config.vocab_size
-        # Of a short vocabulary the workspace holds the logits of every canvas.
-        self.reading = int(STEP_LOGITS * logits) if config.vocab_size >= LONG else 0
-        self.kept = logits
         self.running: dict[int, Demand] = {}
         self.standing = 0
 
@@ -103,6 +100,15 @@ class Ledger:
             rows = room if layer.window is None else min(room, 2 * layer.window + MIN_ROOM)
             total += 2 * layer.num_kv_heads * layer.head_dim * self.itemsize * max(rows, MIN_ROOM)
         return total
+
+    def logits(self, rows: int) -> int:
+        """Bytes of the logits of so many rows."""
+        return 4 * rows * self.config.vocab_size
+
+    def reading(self, rows: int) -> int:
+        """Bytes of a canvas of so many rows that is read alone."""
+        # Of a short vocabulary the workspace holds the logits of every canvas.
+        return int(STEP_LOGITS * self.logits(rows)) if self.config.vocab_size >= LONG else 0
 
     def enter(self, number: int, demand: Demand) -> None:
         """A request runs from now on."""
@@ -168,14 +174,14 @@ class Ledger:
         yield "tower", self.tower
         yield "workspace", self.workspace
         yield "graphs", self.graphs
-        yield "reading", self.reading * any(one.alone for one in running)
+        yield "reading", max((one.reading for one in running), default=0)
         yield "sequences", sum(one.cache + one.kept for one in running)
         yield "standing", self.standing
         yield "prefixes", prefixes
 
     def _requests(self, *demands: Demand) -> int:
-        alone = any(one.alone for one in demands)
-        return sum(one.cache + one.kept for one in demands) + self.reading * alone
+        # Canvases that are read alone are read one after the other.
+        return sum(one.cache + one.kept for one in demands) + max((one.reading for one in demands), default=0)
 
 
 def ledger_of(model: DiffusionGemma, *, memory: int | None, max_rows: int, graphs: bool) -> Ledger:

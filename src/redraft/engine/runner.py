@@ -68,10 +68,10 @@ class Runner:
         fixed = self.places is not None and not request.causal
         logits = (request.logprobs is not None) + (request.language is not None) if request.width else 0
         # Below LONG they are small, and a deadline alone keeps them between steps.
-        kept = logits * ledger.kept if sequence.deadline is not None and streams(self.model) else 0
-        return Demand(
-            ledger.cache(GraphPlaces.room_of(self.model, room) if fixed else room), kept, may_read_alone(request)
-        )
+        kept = logits * ledger.logits(request.width) if sequence.deadline is not None and streams(self.model) else 0
+        rows = (request.width or self.model.config.canvas_length) if may_read_alone(request) else 0
+        cache = ledger.cache(GraphPlaces.room_of(self.model, room) if fixed else room)
+        return Demand(cache, kept, ledger.reading(rows))
 
     def open(self, sequence: Sequence, running: Iterable[Sequence] = ()) -> bool:
         """Give a sequence its prefix, filled with what is known of its prompt; `running` ones keep theirs. Returns

@@ -74,7 +74,8 @@ def book(
     """
     need = footprint(config, dtype, packed)
     ledger = Ledger(config, dtype, need, memory=memory, max_rows=requests[0] * config.canvas_length, graphs=graphs)
-    demand = Demand(ledger.cache(requests[1]), ledger.kept if requests[2] else 0, requests[2])
+    alone = config.canvas_length if requests[2] else 0
+    demand = Demand(ledger.cache(requests[1]), ledger.logits(alone), ledger.reading(alone))
     for number in range(requests[0]):
         ledger.enter(number, demand)
     found = {use: size for use, size in ledger.lines(0) if size or use == "weights"}
@@ -84,7 +85,7 @@ def book(
         left = memory - total
         short = f": {-left / GIGABYTE:.4g} GB short"
         verdict += f"; {left / GIGABYTE:.4g} GB are left for prefixes" if left >= 0 else short
-        most = ledger.longest(max(0, memory - ledger.fixed - ledger.reading * requests[2]))
+        most = ledger.longest(max(0, memory - ledger.fixed - demand.reading))
         verdict += f"; one request fits with {min(most, config.max_positions):,} tokens"
     kind = f"{requests[0]} constrained requests" if requests[2] else f"{requests[0]} requests"
     return {"memory": memory, "requests": kind, "context": requests[1], "bytes": found, "verdict": verdict}
