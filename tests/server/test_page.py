@@ -68,6 +68,14 @@ def test_each_file_is_served_as_what_it_is(server: Process, name: str) -> None:
     assert body == (FOLDER / name).read_bytes()
 
 
+@pytest.mark.parametrize("asked", ["items=0-4", "bytes=4-1", "bytes=99999999-", "bytes=0-0,2-2"])
+def test_a_part_of_a_file_is_not_to_be_had(server: Process, asked: str) -> None:
+    """So no error of a library's own form."""
+    request = urllib.request.Request(f"{server.url}/page/main.js", headers={"range": asked})
+    with urllib.request.urlopen(request, timeout=100) as answer:
+        assert (answer.status, answer.read()) == (200, (FOLDER / "main.js").read_bytes())
+
+
 def test_the_policy_allows_this_server_and_no_string_as_code(server: Process) -> None:
     for path in ("/", "/page/main.js"):
         _, headers, _ = fetch(server, path)
