@@ -260,9 +260,24 @@ def frames(form: str) -> bytes:
         (frames("PNG"), "is an animation"),
         (png_header(20_000, 20_000), "is too large .* make it smaller"),
         (png_header(9_500, 9_500), "is 9500x9500, 90250000 pixels; at most 89478485, so make it smaller"),
-        (png_header(0, 5), "is damaged|is no PNG|at least one pixel"),
+        (png_header(0, 5), "is damaged|is no PNG|a side has 1 to"),
+        (png_header(1, 65_536), "is 1x65536; a side has 1 to 65535 pixels, so crop it"),
     ],
-    ids=["png", "jpeg", "webp", "pdf", "bmp", "empty", "gif", "animated_webp", "apng", "bomb", "warned", "zero"],
+    ids=[
+        "png",
+        "jpeg",
+        "webp",
+        "pdf",
+        "bmp",
+        "empty",
+        "gif",
+        "animated_webp",
+        "apng",
+        "bomb",
+        "warned",
+        "zero",
+        "long",
+    ],
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_what_is_no_usable_image_is_refused_by_name(data: bytes, said: str, tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
-STRIP = 2**20
-"""Pixels of an image that are laid on white at a time, in whole rows."""
+STRIP, MOST_SIDE = 2**20, 65_535
+"""Pixels of an image that are laid on white at a time, in whole rows; and of a side, as JPEG and GIF have them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +177,8 @@ def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
         raise RequestError(
             f"{part} is {width}x{height}, {width * height} pixels; at most {limits.num_pixels}, so make it smaller"
         )
-    if not width or not height:
-        raise RequestError(f"{part} is {width}x{height}; an image needs at least one pixel")
+    if not 0 < min(width, height) <= max(width, height) <= MOST_SIDE:
+        raise RequestError(f"{part} is {width}x{height}; a side has 1 to {MOST_SIDE} pixels, so crop it")
     try:
         # A JPEG of several pictures (MPO, from phones) is not an animation: its first picture is the photograph.
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
