@@ -209,6 +209,12 @@ def test_a_turned_photograph_stands_upright() -> None:
     assert np.array_equal(np.asarray(got), np.rot90(np.asarray(image), -1))
 
 
+def test_what_stands_upright_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 89 million pixels, the copy was 340 MB of 1,100, and half of the time."""
+    monkeypatch.setattr(pixels.ImageOps, "exif_transpose", None)
+    assert load_rgb(saved(drawn(40, 30))).size == (40, 30)
+
+
 def test_grey_of_16_bits_keeps_its_upper_eight() -> None:
     """Pillow's own conversion clamps to 255, which leaves white paper of a scan with anything on it."""
     grey = np.arange(0, 65536, 32, dtype=np.uint16).reshape(64, 32)

@@ -182,8 +182,8 @@ def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
     try:
         # A JPEG of several pictures (MPO, from phones) is not an animation: its first picture is the photograph.
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
-        upright = None if animated else ImageOps.exif_transpose(image)
-        found = None if upright is None else _to_rgb(upright)
+        upright = image if animated or image.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(image)
+        found = None if animated else _to_rgb(upright)  # which copies
     except MemoryError as error:
         raise RequestError(f"{part} is too large ({_reason(error)}); make it smaller") from None
     except Exception as error:  # as above
