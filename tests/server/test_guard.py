@@ -36,7 +36,7 @@ PATH = "/v1/chat/completions"
 
 @pytest.fixture
 def guarded(nano: Engine) -> Iterator[Inside]:
-    keys = (digest_of("first-key"), digest_of("second-key"))
+    keys = (digest_of("first-key"), digest_of("second-key"), digest_of("schlüssel"))
     limits = ServerLimits(body_bytes=2000, per_key=2, in_flight=3, choices=3)
     origins = ("https://app.example",)
     yield from inside(nano, Settings(keys=keys, limits=limits, origins=origins))
@@ -50,6 +50,13 @@ def ask(at: Inside, path: str = PATH, **headers: str) -> httpx2.Response:
 def test_each_key_opens(guarded: Inside, key: str) -> None:
     assert ask(guarded, authorization=f"Bearer {key}").status_code == 200
     assert ask(guarded, **{"x-api-key": key}).status_code == 200
+
+
+@pytest.mark.parametrize("form", ["utf-8", "latin-1"])
+def test_a_key_of_other_letters_opens_too(guarded: Inside, form: str) -> None:
+    """curl sends what the terminal has, Python's clients Latin-1."""
+    headers = {"authorization": "Bearer schlüssel".encode(form)}
+    assert httpx2.get(guarded.url + "/v1/models", headers=headers, timeout=100).status_code == 200
 
 
 @pytest.mark.parametrize("value", ["", "Bearer wrong", "Basic first-key", "Bearer first-ke", "Bearer first-key2"])
@@ -95,6 +102,7 @@ def test_a_preflight_is_answered_for_allowed_pages_only(guarded: Inside) -> None
 
 def test_a_name_rebound_to_this_machine_is_not_ours(guarded: Inside) -> None:
     assert ask(guarded, authorization="Bearer first-key", host="evil.example").status_code == 403
+    assert ask(guarded, authorization="Bearer first-key", host="LocalHost:1").status_code == 200
 
 
 def test_too_large_a_body_is_refused_with_and_without_a_length(guarded: Inside) -> None:
@@ -222,6 +230,11 @@ def test_metrics_count_what_was_served(served: Inside) -> None:
 def test_keys_without_end_are_refused() -> None:
     with pytest.raises(RequestError, match="--api-key-file /dev/zero has over 1048576 bytes"):
         read_keys(Path("/dev/zero"), None)
+
+
+def test_a_mark_of_utf_8_is_no_part_of_a_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbffirst-key\r\n")
+    assert read_keys(tmp_path / "keys", None) == (digest_of("first-key"),)
 
 
 @pytest.mark.parametrize(

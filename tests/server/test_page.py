@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import tomllib
 import urllib.error
@@ -66,6 +67,14 @@ def test_each_file_is_served_as_what_it_is(server: Process, name: str) -> None:
     assert headers["content-type"].partition(";")[0] == TYPES[name.rpartition(".")[2]]
     assert headers["x-content-type-options"] == "nosniff"
     assert body == (FOLDER / name).read_bytes()
+
+
+@pytest.mark.parametrize("asked", ["items=0-4", "bytes=4-1", "bytes=99999999-", "bytes=0-0,2-2"])
+def test_a_part_of_a_file_is_not_to_be_had(server: Process, asked: str) -> None:
+    """So no error of a library's own form."""
+    request = urllib.request.Request(f"{server.url}/page/main.js", headers={"range": asked})
+    with urllib.request.urlopen(request, timeout=100) as answer:
+        assert (answer.status, answer.read()) == (200, (FOLDER / "main.js").read_bytes())
 
 
 def test_the_policy_allows_this_server_and_no_string_as_code(server: Process) -> None:
@@ -142,3 +151,19 @@ def test_models_tell_the_dial_that_was_measured(server: Process, tmp_path: Path)
     assert reported["tasks"] == measured["tasks"]
     assert models._dial(None) is None
     assert models._dial(tmp_path) is None
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(("text", "wanted"), [("*a* ", "em"), ("**a** ", "strong"), ("`a` ", "code"), ("***", "")])
+def test_an_answer_of_very_many_marks_is_shown(text: str, wanted: str) -> None:
+    """Each mark was read within the one before it, which ended at some thousands."""
+    script = """
+      const made = (tag) => ({ tag, parts: [], setAttribute() {}, append(...parts) { this.parts.push(...parts); } });
+      globalThis.document = { createElement: made };
+      const { markdown } = await import(process.argv[1]);
+      const [{ parts }] = markdown(process.argv[2].repeat(20000));
+      console.log(parts.filter((part) => part.tag === process.argv[3]).length);
+    """
+    run = ["node", "--input-type=module", "-e", script, (FOLDER / "markdown.js").as_uri(), text, wanted]
+    found = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (found.stderr, int(found.stdout)) == ("", 20_000 if wanted else 0)

@@ -372,6 +372,15 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "5.jsonl", folder / "6.jsonl"]
 
 
+def test_a_token_that_every_object_has_a_field_of_reads_as_it_is(tab: Tab, traces: list[Path], tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in traces[0].read_text(encoding="utf-8").splitlines()]
+    next(line for line in lines if line.get("type") == "draft")["tokens"][0] = "constructor"
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    page = tab.open("trace")
+    page.get_by_label("A trace").set_input_files(tmp_path / "a.jsonl")
+    assert page.locator(".side:nth-of-type(1) .cell").first.text_content() == "constructor"
+
+
 def test_traces_are_loaded_and_compared_without_the_server(tab: Tab, traces: list[Path]) -> None:
     page = tab.open("trace")
     page.get_by_label("A trace").set_input_files(traces[0])

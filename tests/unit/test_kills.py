@@ -10,6 +10,8 @@ import os
 import re
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -148,6 +150,19 @@ def test_a_fork_answers_as_its_parent_does(engine: Engine) -> None:
     child.join()
     assert child.exitcode == 0
     assert engine.generate("go on", options=options).text == expected
+
+
+def test_a_program_may_end_while_its_engine_answers() -> None:
+    """Python ends threads that are no longer waited for; within a forward that was an abort, with -6 for the code."""
+    script = (
+        "import os, sys, time, redraft; engine = redraft.load('nano-sudoku'); engine.loop.start();"
+        "options = redraft.Options(max_tokens=256, steps=5000, min_tokens=256, entropy_bound=1e-9);"
+        "left = [engine.submit(redraft.Request('go on', options)) for _ in range(4)]; time.sleep(0.5);"
+        "assert engine.loop.is_busy; child = os.fork() or sys.exit(4);"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4; sys.exit(3)"
+    )
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, timeout=100, check=False)
+    assert (ran.returncode, ran.stderr) == (3, b"")
 
 
 def test_no_deadline_is_read_off_a_clock_that_jumps() -> None:

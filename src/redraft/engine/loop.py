@@ -11,6 +11,7 @@ in Finished.error.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import threading
@@ -176,13 +177,15 @@ class Loop:
             if self._thread is None or self._thread.stopping:
                 self._thread = _Thread(self._keep_turning)
                 self._thread.start()
+                atexit.register(self.stop)  # Python would end a thread within a forward by aborting the process
 
     def stop(self) -> None:
-        """End the thread after its current forward; requests left end with an error."""
+        """End the thread after its current forward; requests left end with an error. In a fork there is none."""
+        if self._is_forked:
+            return
         self._refuse_reentry()
         with self._mail:
-            thread = self._thread
-            if thread is None:
+            if (thread := self._thread) is None:
                 return
             thread.stopping = True
             self._mail.notify_all()
@@ -193,6 +196,7 @@ class Loop:
                     return  # it has been started again meanwhile, and goes on with them
                 # What was submitted before this ends; who submits after it will see that no thread turns.
                 self._thread, left = None, self._all()
+                atexit.unregister(self.stop)
             self._fail(left, RunError("the loop was stopped while this request was running; start it and ask again"))
 
     @property
@@ -390,8 +394,5 @@ class _Thread(threading.Thread):
     """One thread that turns a loop. The wish that it stop is its own, so a later thread never takes it for its."""
 
     def __init__(self, turn: Callable[[_Thread], None]) -> None:
-        super().__init__(name="redraft-loop", daemon=True)
-        self.turn, self.stopping, self.pid = turn, False, os.getpid()
-
-    def run(self) -> None:
-        self.turn(self)
+        super().__init__(target=turn, args=(self,), name="redraft-loop", daemon=True)
+        self.stopping, self.pid = False, os.getpid()

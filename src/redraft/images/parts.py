@@ -1,15 +1,16 @@
 """The parts of a JPEG or PNG file, counted before a decoder reads them: a small file may have a million of them.
 
-Pillow reads the parts in front of a picture in Python, a few microseconds for each, and a JPEG's scans each go over the
-whole picture, however few bytes they have.
+Pillow reads the parts in front of a picture in Python, a few microseconds for each. A compressed one becomes up to a
+MiB, and with each Exif segment all before it are copied; so these are heavy. Each scan of a JPEG goes over the whole
+picture, however few bytes it has.
 """
 
 from __future__ import annotations
 
 from PIL.JpegImagePlugin import MARKER
 
-MOST_PARTS = 10_000
-"""Segments of a JPEG in front of its first scan, or chunks of a PNG."""
+MOST_PARTS, HEAVY = 10_000, 100
+"""Segments of a JPEG in front of its first scan, or chunks of a PNG; and as how many of them a heavy one counts."""
 MOST_SCANNED = 10**9
 """Pixels times scans of a JPEG, which take about a second. Ordinary files have one scan, or about ten."""
 
@@ -45,8 +46,8 @@ def _segments(data: bytes) -> int:
     """Marks of a JPEG up to its first scan, as Pillow finds them: bytes between them count one each."""
     at, found = 2, 0
     while at + 1 < len(data) and found <= MOST_PARTS:
-        found += 1
         mark = data[at] << 8 | data[at + 1]
+        found += HEAVY if mark == 0xFFE1 and data.startswith(b"Exif", at + 4) else 1
         if mark == 0xFFDA:
             break
         if data[at] != 0xFF or mark == 0xFFFF:
@@ -61,6 +62,6 @@ def _segments(data: bytes) -> int:
 def _chunks(data: bytes) -> int:
     at, found = 8, 0
     while at + 8 <= len(data) and found <= MOST_PARTS:
-        found += 1
+        found += HEAVY if data[at + 4 : at + 8] in (b"iCCP", b"iTXt", b"zTXt") else 1
         at += 12 + int.from_bytes(data[at : at + 4], "big")
     return found

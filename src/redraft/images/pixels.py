@@ -21,7 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig
-from redraft.images.parts import MOST_PARTS, MOST_SCANNED, scans, too_many_parts, webp_size
+from redraft.images.parts import HEAVY, MOST_PARTS, MOST_SCANNED, scans, too_many_parts, webp_size
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 Given = str | Path | bytes | Image.Image
@@ -32,17 +32,18 @@ Given = str | Path | bytes | Image.Image
 class ImageLimits:
     """Limits of one image. `num_pixels` counts the image as sent; the default is Pillow's own limit. `webp_pixels` are
     fewer: while Pillow decodes such a file, no other thread runs. `num_scanned` are pixels times scans of a JPEG, of
-    which one scan is always allowed."""
+    which one scan is always allowed. `gif_bytes` are fewer: Pillow makes objects of a GIF's blocks, of a byte each."""
 
     num_bytes: int = 32 * 2**20
+    gif_bytes: int = 2**23
     num_pixels: int = 89_478_485
     webp_pixels: int = 2**25
     num_scanned: int = MOST_SCANNED
 
 
 LIMITS = ImageLimits()
-STRIP = 256
-"""Rows of an image that are laid on white at a time."""
+STRIP, MOST_SIDE = 2**20, 65_535
+"""Pixels of an image that are laid on white at a time, in whole rows; and of a side, as JPEG and GIF have them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,9 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
     if len(data) > limits.num_bytes:
         raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
     if too_many_parts(data):
-        raise RequestError(f"{part} is a file of over {MOST_PARTS} parts; save the image again")
+        raise RequestError(f"{part} is a file of over {MOST_PARTS} parts (heavy ones count {HEAVY}); save it again")
+    if data.startswith(b"GIF8") and len(data) > limits.gif_bytes:
+        raise RequestError(f"{part} is a GIF of {len(data)} bytes; at most {limits.gif_bytes}, so save it as PNG")
     width, height = webp_size(data)
     if width * height > (most := min(limits.num_pixels, limits.webp_pixels)):
         raise RequestError(f"{part} is a WebP image of {width}x{height}; at most {most} pixels, so make it smaller")
@@ -174,13 +177,13 @@ def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
         raise RequestError(
             f"{part} is {width}x{height}, {width * height} pixels; at most {limits.num_pixels}, so make it smaller"
         )
-    if not width or not height:
-        raise RequestError(f"{part} is {width}x{height}; an image needs at least one pixel")
+    if not 0 < min(width, height) <= max(width, height) <= MOST_SIDE:
+        raise RequestError(f"{part} is {width}x{height}; a side has 1 to {MOST_SIDE} pixels, so crop it")
     try:
         # A JPEG of several pictures (MPO, from phones) is not an animation: its first picture is the photograph.
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
-        upright = None if animated else ImageOps.exif_transpose(image)
-        found = None if upright is None else _to_rgb(upright)
+        upright = image if animated or image.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(image)
+        found = None if animated else _to_rgb(upright)  # which copies
     except MemoryError as error:
         raise RequestError(f"{part} is too large ({_reason(error)}); make it smaller") from None
     except Exception as error:  # as above
@@ -207,8 +210,8 @@ def _to_rgb(image: Image.Image) -> Image.Image | None:
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     found = Image.new("RGB", image.size)
-    for top in range(0, image.height, STRIP):  # by strips, because whole it takes three times the memory
-        strip = image.crop((0, top, image.width, min(top + STRIP, image.height))).convert("RGBA")
+    for top in range(0, image.height, rows := max(1, STRIP // image.width)):  # whole it takes three times the memory
+        strip = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
         white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
         found.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
     return found

@@ -18,10 +18,11 @@ def digest_of(key: str) -> bytes:
 
 
 def key_number(digests: Sequence[bytes], given: str) -> int | None:
-    """Which of the keys this is, None for an unknown one. It is compared with every key."""
-    digest, found = digest_of(given), None
+    """Which of the keys this is, None for an unknown one. It is compared with every key. `given` is a header's bytes
+    as Latin-1; clients send other letters than ASCII as that, or as UTF-8."""
+    sent, found = (digest_of(given), hashlib.sha256(given.encode("latin-1")).digest()), None
     for i, key in enumerate(digests):
-        if hmac.compare_digest(digest, key):
+        if hmac.compare_digest(sent[0], key) | hmac.compare_digest(sent[1], key):  # both, always
             found = i
     return found
 
@@ -43,7 +44,7 @@ def read_keys(file: Path | None, environment: str | None) -> tuple[bytes, ...]:
                 raise RequestError(
                     f"--api-key-file {file} has over {MOST_KEYS_BYTES} bytes; give one with a key a line"
                 )
-            given += data.decode().splitlines()
+            given += data.decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise RequestError(f"--api-key-file {file} cannot be read: {why}; give one with a key a line") from None

@@ -79,7 +79,7 @@ class Middleware:
         host = headers.get("host", "")
         name, colon, port = host.rpartition(":")
         host = name if colon and port.isdecimal() else host
-        if "*" not in settings.hosts and host not in settings.hosts:
+        if "*" not in settings.hosts and host.lower() not in map(str.lower, settings.hosts):
             return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         own = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]
         for origin in (value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"):

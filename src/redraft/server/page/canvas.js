@@ -137,7 +137,7 @@ export class Canvas {
 }
 
 function visible(token) {
-  if (token in BLANKS) return BLANKS[token];
+  if (Object.hasOwn(BLANKS, token)) return BLANKS[token];
   return token === " " ? "␣" : token.replaceAll("\n", "⏎").replaceAll("\uFFFD", "▯");
 }
 

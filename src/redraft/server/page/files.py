@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastapi import APIRouter
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
 
 from redraft.server.http.errors import ApiError
 
@@ -34,4 +34,4 @@ async def file(name: str) -> Response:
     path = FILES.get(name)
     if path is None:
         raise ApiError(404, f"the page has no file {name[:200]!r}", code="not_found")
-    return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
+    return Response(path.read_bytes(), media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})

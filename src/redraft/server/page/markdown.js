@@ -61,9 +61,12 @@ function starts(line) {
 }
 
 function inline(text) {
-  const found = text.match(INLINE);
-  if (!found) return [text];
-  const [whole, , code, bold, italic] = found;
-  const made = code !== undefined ? h("code", {}, code) : bold !== undefined ? h("strong", {}, ...inline(bold)) : h("em", {}, ...inline(italic));
-  return [text.slice(0, found.index), made, ...inline(text.slice(found.index + whole.length))];
+  const made = [];
+  let rest = text;
+  for (let found; (found = rest.match(INLINE)); rest = rest.slice(found.index + found[0].length)) {
+    const [, , code, bold, italic] = found;
+    made.push(rest.slice(0, found.index));
+    made.push(code !== undefined ? h("code", {}, code) : bold !== undefined ? h("strong", {}, ...inline(bold)) : h("em", {}, ...inline(italic)));
+  }
+  return [...made, rest];
 }
