@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
 from redraft.constraints.condition.projection import Projection
-from redraft.diffusion.noise import Noise
+from redraft.diffusion.noise import Noise, SeededNoise
 from redraft.engine.events import Draft, Event
 from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop
 from redraft.engine.request import ResolvedRequest
+from redraft.engine.runner import run_alone
 from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.engine.sequence import CanvasSequence
 from redraft.model.gemma import DiffusionGemma
@@ -27,11 +32,21 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
-from redraft.weights.source import WeightSource
+from redraft.weights.source import SINGLE, WeightSource, locate
 
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
 SLIDING, FULL = "sliding_attention", "full_attention"
+
+# What nano-sudoku is asked in most tests, its answer, and a schema that the answer is of.
+PROMPT = "record\nSend 417 melu to Karomi."
+ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
+    "required": ["who", "qty", "item"],
+    "additionalProperties": False,
+}
 
 # What float32 leaves open where the order of sums is not promised: logits of these models reach 30, and their roundings
 # pass through two layers and a logarithm.
@@ -172,6 +187,19 @@ def tiny_checkpoint(folder: Path, config: ModelConfig | None = None, **options: 
     return model
 
 
+def nano_copy(folder: Path, without: str = "") -> Path:
+    """A copy of nano-sudoku, but for one file."""
+    shutil.copytree(locate("nano-sudoku"), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(without))
+    return folder
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """Change the stored tensors of a checkpoint of one file."""
+    tensors = load_file(folder / SINGLE)
+    change(tensors)
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+
+
 def vision_tensors(hidden: int) -> dict[str, Tensor]:
     """The oracle's vision tower, its projection cut to another width: transformers insists on having one."""
     source, projection = WeightSource(ORACLE / "ckpt"), "model.encoder.embed_vision.embedding_projection.weight"
@@ -213,6 +241,18 @@ def with_kernels(model: DiffusionGemma, kernels: Kernels) -> DiffusionGemma:
     return twin.eval().requires_grad_(False)
 
 
+@contextmanager
+def beside(*works: Callable[[], object]) -> Iterator[list[threading.Thread]]:
+    """Each work on a thread of its own while the block runs; behind it they have ended."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    yield threads
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "it waits for ever"
+
+
 class Listening(Observer):
     """Passes a request's events to a function, on the thread that turns the loop."""
 
@@ -234,6 +274,23 @@ def listen(
 ) -> Handle:
     """Submit a request whose events a function takes."""
     return loop.submit(request, CancelScope(Listening(listener, drafts=drafts)), behind=behind)
+
+
+def side_by_side(loop: Loop, requests: Sequence[ResolvedRequest], *, variants: bool = False) -> list[list[Event]]:
+    """The events of each request, run to its end beside the others; variants wait for the prompt of the first."""
+    found: list[list[Event]] = [[] for _ in requests]
+    first = None
+    for request, events in zip(requests, found, strict=True):
+        handle = listen(loop, request, events.append, drafts=True, behind=first)
+        first = first or (handle if variants else None)
+    while loop.tick():
+        loop.check()
+    return found
+
+
+def alone(model: DiffusionGemma, requests: Sequence[ResolvedRequest]) -> list[list[Event]]:
+    """The events of each request, run without a loop."""
+    return [list(run_alone(model, request, SeededNoise(request.seed))) for request in requests]
 
 
 def opened(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, drafts: bool) -> CanvasSequence:

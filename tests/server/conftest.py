@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import pytest
 import torch
 import uvicorn
+from openai import OpenAI
+from tests import helpers
 
 import redraft
 from redraft.operations.engine import Engine
@@ -26,8 +29,7 @@ from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+RECORD, ANSWER = helpers.PROMPT, helpers.ANSWER
 
 
 @dataclass
@@ -88,6 +90,18 @@ def server() -> Iterator[Process]:
     process = start("--quiet", "--alias", "other-name")
     yield process
     end(process)
+
+
+@pytest.fixture(scope="module")
+def client(server: Process) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def http(server: Process) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=100) as made:
+        yield made
 
 
 @dataclass

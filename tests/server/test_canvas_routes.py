@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -13,12 +12,6 @@ from tests.server.conftest import ANSWER, RECORD, Process
 
 MESSAGES = [{"role": "user", "content": RECORD}]
 PUZZLE, SOLUTION = "sudoku\n1..4\n..1.\n..42\n4...", "1324\n2413\n3142\n4231"
-
-
-@pytest.fixture(scope="module")
-def http(server: Process) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=100) as client:
-        yield client
 
 
 def chunks(text: str) -> list[dict[str, Any]]:

@@ -42,12 +42,6 @@ def server(seeing: Engine) -> Iterator[Inside]:
     yield from inside(seeing, Settings(names=("eye",)))
 
 
-@pytest.fixture(scope="module")
-def client(server: Inside) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
-
-
 def url_of(data: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 

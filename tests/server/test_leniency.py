@@ -7,16 +7,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.helpers import SCHEMA
 from tests.server.conftest import ANSWER, RECORD, Process
 
 TURN = [{"role": "user", "content": RECORD}]
 PROMPT = f"<|turn>user\n{RECORD}<turn|>\n<|turn>model\n"
-ORDER = {
-    "type": "object",
-    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-    "required": ["who", "qty", "item"],
-    "additionalProperties": False,
-}
 
 
 def asked(server: Process, path: str = "/v1/chat/completions", **fields: Any) -> httpx2.Response:
@@ -144,10 +139,10 @@ def test_values_that_ask_for_nothing_pass(server: Process, sent: dict[str, Any])
 @pytest.mark.parametrize(
     "form",
     [
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": ORDER}}},
-        {"response_format": {"type": "json_object", "schema": ORDER}},
-        {"json_schema": ORDER},
-        {"structured_outputs": {"json": ORDER}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        {"json_schema": SCHEMA},
+        {"structured_outputs": {"json": SCHEMA}},
         {"grammar": 'start: "{" /[^}]+/ "}"'},
     ],
 )
@@ -164,7 +159,7 @@ def test_stop_strings_beside_a_schema_pass_and_never_cut_the_answer(server: Proc
 
 def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
     """instructor sends both."""
-    tools = [{"type": "function", "function": {"name": "order", "parameters": ORDER}}]
+    tools = [{"type": "function", "function": {"name": "order", "parameters": SCHEMA}}]
     form = {"type": "json_schema", "json_schema": {"schema": {"const": 3}}}
     reply = asked(server, tools=tools, tool_choice="required", response_format=form, seed=7)
     (call,) = reply.json()["choices"][0]["message"]["tool_calls"]
@@ -236,7 +231,7 @@ def test_usage_counts_what_the_prefix_cache_had(server: Process, n: int) -> None
 
 def test_calls_of_one_conversation_have_different_names(server: Process) -> None:
     """Under one seed they had one, and libraries match what a call returned by its name."""
-    call = {"type": "function", "function": {"name": "order", "parameters": ORDER}}
+    call = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
     longer = [*TURN, {"role": "assistant", "content": ANSWER}, *TURN]
     replies = [asked(server, messages=turns, tools=[call], tool_choice="required", seed=0) for turns in (TURN, longer)]
     one, two = (reply.json()["choices"][0]["message"]["tool_calls"][0]["id"] for reply in replies)

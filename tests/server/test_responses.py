@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -11,6 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseFunctionToolCall
+from tests.helpers import SCHEMA
 from tests.server.conftest import ANSWER, RECORD, Process
 
 from redraft.server.openai.response_fields import Responses
@@ -20,12 +20,7 @@ ORDER: Any = {
     "type": "function",
     "name": "order",
     "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-        "required": ["who", "qty", "item"],
-        "additionalProperties": False,
-    },
+    "parameters": SCHEMA,
 }
 DEFAULTS: Any = {
     "truncation": "auto",
@@ -36,12 +31,6 @@ DEFAULTS: Any = {
     "prompt_cache_key": "a",
 }
 FORCED: Any = {"tools": [ORDER], "tool_choice": {"type": "function", "name": "order"}, "extra_body": {"seed": 7}}
-
-
-@pytest.fixture(scope="module")
-def client(server: Process) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
 
 
 def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: OpenAI) -> None:

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from tests.helpers import ANSWER, PROMPT
 
 from redraft.__main__ import main
 from redraft.cache import Prefix
@@ -21,9 +22,6 @@ from redraft.operations.decide import Decision, decide, decide_all, read_form
 from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 
 
 def test_shares_are_those_of_all_spellings_of_a_choice(engine: Engine) -> None:

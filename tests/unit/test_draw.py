@@ -10,6 +10,7 @@ import re
 
 import pytest
 import torch
+from tests.helpers import ANSWER, PROMPT, SCHEMA
 
 from redraft.__main__ import main
 from redraft.cache import Prefix
@@ -24,14 +25,6 @@ from redraft.operations.gap_constraint import GapConstraint
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
-RECORD = {
-    "type": "object",
-    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-    "required": ["who", "qty", "item"],
-    "additionalProperties": False,
-}
 TEXTS = ["me", "lu", "4", "417"]
 WIDTH = 4
 
@@ -81,7 +74,7 @@ def test_texts_come_as_often_as_their_probability(engine: Engine) -> None:
 
 
 def test_what_is_certain_is_drawn_and_what_is_drawn_is_accounted_for(engine: Engine) -> None:
-    language = engine.language(schema_source(RECORD))
+    language = engine.language(schema_source(SCHEMA))
     for seed in range(3):
         request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, draw=True), constraint=language))
         assert engine.run(request).text == ANSWER

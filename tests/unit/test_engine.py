@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers import PROMPT
 
 import redraft
 from redraft.engine.events import Block, Draft, Event, Finished
@@ -16,7 +17,6 @@ from redraft.errors import RequestError, WeightsError
 from redraft.operations.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
-PROMPT = "record\nSend 417 melu to Karomi."
 TURN = [{"role": "user", "content": PROMPT}]
 
 

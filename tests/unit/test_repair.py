@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.helpers import ANSWER, PROMPT
 
 from redraft.__main__ import main
 from redraft.constraints.checks import Check, command_check
@@ -26,8 +27,6 @@ from redraft.operations.repair import repair
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 RECORD = {
     "type": "object",
     "properties": {

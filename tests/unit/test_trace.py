@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.helpers import ANSWER, PROMPT
 from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
@@ -33,7 +34,6 @@ from redraft.trace.lines import VERSION, Header
 from redraft.trace.recorder import Recorder
 from redraft.trace.recording import apart, first_apart
 
-RECORD = "record\nSend 417 melu to Karomi."
 HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", taken="", options={})
 SLOWLY = ["--threads", "1", "--preset", "reference"]
 """Several steps where nano is sure, too."""
@@ -78,10 +78,9 @@ def test_the_frames_add_up_to_the_drafts(engine: Engine, taken: Callable[..., Pa
 
 def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., Path]) -> None:
     """A model that is sure of a record has to say something else; and what it says by itself is not marked."""
-    answer = '{"who":"Karomi","qty":417,"item":"melu"}'
-    for choices, wanted in (([answer], ""), ([answer.replace("417", "418")], "8")):
+    for choices, wanted in (([ANSWER], ""), ([ANSWER.replace("417", "418")], "8")):
         language = engine.language(choices_source(choices))
-        request = engine.resolve(Request(RECORD, chat=True, options=Options(seed=1), constraint=language))
+        request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1), constraint=language))
         (recording,) = read_trace(taken(lambda tapped, request=request: tapped.run(request))).recordings
         last = recording.frames[-1]
         forced = "".join(last.tokens[at] for at in last.drafted.forced if at < last.end)
@@ -111,7 +110,7 @@ def good(path: Path) -> list[str]:
     """A whole trace, line by line; the run is made once."""
     if not MADE:
         assert (
-            main(["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD])
+            main(["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), PROMPT])
             == 0
         )
         MADE[:] = path.read_text(encoding="utf-8").splitlines()
