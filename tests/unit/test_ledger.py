@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import DATA, listen, released_json, tiny_config, tiny_model
+from tests.helpers import DATA, alone, listen, released_json, tiny_config, tiny_model
 
 from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
-from redraft.diffusion.noise import SeededNoise
 from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.memory import Ledger, held_bytes, ledger_of, ran_out
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.measure.record import read_record
@@ -62,10 +60,6 @@ def answers(loop: Loop, requests: list[ResolvedRequest], at_once: list[int] | No
         if at_once is not None:
             at_once.append(sum(one.opened for one in loop.scheduler.running.values()))
     return found
-
-
-def alone(model: DiffusionGemma, requests: list[ResolvedRequest]) -> list[list[Event]]:
-    return [list(run_alone(model, one, SeededNoise(one.seed))) for one in requests]
 
 
 def failing(

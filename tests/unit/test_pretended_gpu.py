@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import agree, listen, new_prefix, tiny_checkpoint, tiny_config
+from tests.helpers import agree, listen, new_prefix, side_by_side, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -232,11 +232,7 @@ def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(graph.GraphedStep, "_capture", refused)
-    found: list[list[Event]] = [[] for _ in requests]
-    for request, events in zip(requests, found, strict=True):
-        listen(loop, request, events.append, drafts=True)
-    loop.drain()
-    assert agree(found, plain.events)
+    assert agree(side_by_side(loop, requests), plain.events)
     assert loop.runner.places is None
     assert loop.runner.no_graphs == "RuntimeError: operation not permitted when stream is capturing"
 

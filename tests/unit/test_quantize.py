@@ -17,19 +17,24 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.utils.match import match_name
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from tests.helpers import DATA, listen, new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
+from tests.helpers import (
+    DATA,
+    alone,
+    edit_tensors,
+    new_prefix,
+    released_json,
+    side_by_side,
+    tiny_checkpoint,
+    tiny_config,
+    tiny_model,
+)
 from torch import Tensor
 
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
-from redraft.engine.settings import LoopConfig
 from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.packed import NVFP4, TABLE8, pack, unpack
@@ -60,13 +65,6 @@ def packed_copy(plain: Path, tmp_path: Path, plan: str = "int4", **options: Any)
     target = tmp_path / "packed"
     quantize_checkpoint(plain, target, PLANS[plan], **options)
     return target
-
-
-def edit(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def their_weights(folder: Path) -> Mapping[str, Tensor]:
@@ -150,7 +148,7 @@ def test_modelopt_files_are_read(plain: Path, tmp_path: Path) -> None:
             tensors[f"{prefix}.weight_scale_2"] = 1 / tensors.pop(f"{prefix}.weight_global_scale")[0]
             tensors[f"{prefix}.input_scale"] = torch.tensor(0.5)
 
-    edit(folder, rename)
+    edit_tensors(folder, rename)
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -210,14 +208,14 @@ def test_damaged_packed_files_are_refused_by_name(
     plain: Path, tmp_path: Path, change: Callable[[dict[str, Tensor]], object], message: str
 ) -> None:
     folder = packed_copy(plain, tmp_path)
-    edit(folder, change)
+    edit_tensors(folder, change)
     with pytest.raises(CallerError, match=message):
         load_model(folder)
 
 
 def test_a_global_scale_of_another_kind_is_refused_by_name(plain: Path, tmp_path: Path) -> None:
     folder = packed_copy(plain, tmp_path, "nvfp4")
-    edit(folder, put(f"{UP}.weight_global_scale", lambda t: t.repeat(2)))
+    edit_tensors(folder, put(f"{UP}.weight_global_scale", lambda t: t.repeat(2)))
     with pytest.raises(WeightsError, match=r"up_proj.weight_global_scale is F32 \[2\]; it must be one F32 number"):
         load_model(folder)
 
@@ -301,14 +299,7 @@ def test_a_packed_answer_does_not_depend_on_its_neighbours(plan: str) -> None:
     model = pack_model(tiny_model(config), PLANS[plan])
     shipped = CheckpointConfig(config, GenerationConfig(max_denoising_steps=5, eos_token_ids=(1,)))
     requests = [build_request([2] * (1 + 4 * seed), Options(max_tokens=14, seed=seed), shipped) for seed in range(3)]
-    told: list[list[Event]] = [[] for _ in requests]
-    loop = Loop(model, LoopConfig())
-    for request, events in zip(requests, told, strict=True):
-        listen(loop, request, events.append, drafts=True)
-    while any(not events or not isinstance(events[-1], Finished) for events in told):
-        loop.tick()
-    for request, events in zip(requests, told, strict=True):
-        assert events == list(run_alone(model, request, SeededNoise(request.seed)))
+    assert side_by_side(Loop(model), requests) == alone(model, requests)
 
 
 def real_headers(pack_it: Callable[[str], str | None]) -> dict[str, Stored]:

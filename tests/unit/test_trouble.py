@@ -13,23 +13,20 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import PROMPT, alone, listen, tiny_config, tiny_model
 
 import redraft
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import Batch, run_alone
+from redraft.engine.runner import Batch
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-
-PROMPT = "record\nSend 417 melu to Karomi."
 
 
 @lru_cache
@@ -170,7 +167,7 @@ def test_a_step_that_fails_ends_its_own_request_alone(drafts: bool, logprobs: in
     while loop.tick():
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
-    assert good == list(run_alone(model(), asked, SeededNoise(2)))
+    assert [good] == alone(model(), [asked])
 
 
 def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone() -> None:
@@ -186,7 +183,7 @@ def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone
     while loop.tick():
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
-    assert good == [list(run_alone(model(), one, SeededNoise(one.seed))) for one in asked]
+    assert good == alone(model(), asked)
 
 
 def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
