@@ -4,9 +4,10 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
-from tests.helpers import listen
+from tests.helpers import beside, listen
 
 import redraft
 from redraft.engine.events import Draft, Event, Finished
@@ -72,11 +73,8 @@ def test_many_threads_share_one_loop(engine: Engine) -> None:
     def ask(i: int) -> None:
         found[i] = engine.run(asked[i]).tokens
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(asked))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with beside(*(partial(ask, i) for i in range(len(asked)))):
+        pass
     assert [found[i] for i in range(len(asked))] == wanted
     engine.loop.stop()
     engine.loop.check()
