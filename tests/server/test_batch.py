@@ -25,13 +25,19 @@ from redraft.server.openai import chat
 from redraft.server.openai.batch import MOST_LINE_BYTES
 
 TURN = [{"role": "user", "content": RECORD}]
+SETTINGS = ("--seed", "0", "--threads", "1")
 
 
 @pytest.fixture
-def run(nano: Engine, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+def service(nano: Engine) -> Service:
+    made = Service(Settings(names=("nano", "*")))
+    made.ready(nano)
+    return made
+
+
+@pytest.fixture
+def run(service: Service, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Write rows, answer them, read the answers."""
-    service = Service(Settings(names=("nano", "*")))
-    service.ready(nano)
 
     def answered(rows: list[Any], **options: Any) -> list[dict[str, Any]]:
         source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -41,6 +47,12 @@ def run(nano: Engine, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
         return [json.loads(line) for line in target.read_text().splitlines()]
 
     return answered
+
+
+def program(code: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """A process in which the command is tampered with."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-c", code, *words], env=environment, stderr=subprocess.PIPE, check=False)
 
 
 def said(line: dict[str, Any]) -> str:
@@ -85,9 +97,7 @@ def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, co
     assert said(good) == ANSWER
 
 
-def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path) -> None:
-    service = Service(Settings())
-    service.ready(nano)
+def test_more_rows_are_never_read_than_run_at_once(service: Service, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(json.dumps({"messages": TURN}) + "\n" * 3 + (json.dumps({"messages": TURN}) + "\n") * 29)
     most = 0
@@ -101,10 +111,8 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
     assert most <= 4
 
 
-def test_rows_that_vanish_while_they_are_read_are_no_success(nano: Engine, tmp_path: Path) -> None:
+def test_rows_that_vanish_while_they_are_read_are_no_success(service: Service, tmp_path: Path) -> None:
     """It ended with fewer rows and 0, as if the file had never had more."""
-    service = Service(Settings(names=("nano", "*")))
-    service.ready(nano)
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = json.dumps({"prompt": "record\n", "max_tokens": 1, "user": "x" * 200}) + "\n"
     source.write_text(row * 1000)
@@ -229,7 +237,7 @@ sys.exit(main())
 """
 
 
-def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Path) -> None:
+def test_a_kill_loses_nothing_and_does_nothing_twice(service: Service, tmp_path: Path) -> None:
     """Cut off, once in the middle of a line, the file is what an uninterrupted run writes."""
     source, target, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "whole.jsonl"))
     row = {
@@ -239,16 +247,11 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Pat
         "canvas": {"width": 16},
     }
     source.write_text("".join(json.dumps({"custom_id": f"r{i}"} | row) + "\n" for i in range(80)))
-    command = [sys.executable, "-c", KILLED, "run", str(source), str(target), "--seed", "0", "--threads", "1"]
-    command += ["--model", "nano-sudoku"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run(command, env=environment, stderr=subprocess.PIPE, check=False)
+    killed = program(KILLED, "run", str(source), str(target), *SETTINGS, "--model", "nano-sudoku")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = target.read_bytes()
     assert done.count(b"\n") == 8
     target.write_bytes(done + done[:50])  # as if the kill had come in the middle of a line
-    service = Service(Settings(names=("nano", "*")))
-    service.ready(nano)
     for path in (target, whole):
         assert run_batch(service, source, path, seed=0, at_once=16).errors == 0
     reported = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
@@ -334,22 +337,20 @@ sys.exit(main(sys.argv[1:-1]))
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_leave_every_row_once_and_in_order(nano: Engine, tmp_path: Path) -> None:
+def test_kills_at_any_moment_leave_every_row_once_and_in_order(tmp_path: Path) -> None:
     """Hostile rows among them have their errors where they belong."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     good = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 16, "max_steps": 3}
     bad: list[Any] = [{"prompt": [-1]}, {"prompt": "a", "n": 2**63}, {"messages": TURN, "canvas": {"accept": [DEEP]}}]
     rows = [(bad[i % 3] if i % 20 == 7 else good) | {"custom_id": f"r{i}"} for i in range(80)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", ANY_TIME, "run", str(source), str(target), "--seed", "0", "--threads", "1"]
     killed = 0
     for i in range(3):
-        done = subprocess.run([*command, str(i)], env=environment, stderr=subprocess.PIPE, check=False)
+        done = program(ANY_TIME, "run", str(source), str(target), *SETTINGS, str(i))
         assert done.returncode in (-signal.SIGKILL, 3), done.stderr
         killed += done.returncode < 0
     assert killed
-    assert main(["run", str(source), str(target), "--seed", "0", "--threads", "1"]) == 3
+    assert main(["run", str(source), str(target), *SETTINGS]) == 3
     found = [json.loads(line) for line in target.read_text().splitlines()]
     assert [line["custom_id"] for line in found] == [f"r{i}" for i in range(80)]
     assert [line["response"]["status_code"] for line in found] == [400 if i % 20 == 7 else 200 for i in range(80)]
@@ -367,8 +368,7 @@ def test_a_full_disk_ends_a_run_that_goes_on_later(run: Callable[..., Any], tmp_
     rows = [{"prompt": "record\n", "max_tokens": 2, "seed": i} for i in range(12)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--threads", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", FULL, *words], env=environment, stderr=subprocess.PIPE, check=False)
+    done = program(FULL, *words)
     assert done.returncode == 1
     assert b"the output cannot be written" in done.stderr
     assert main(words) == 0
