@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file, save_file
-from tests.helpers import released_json
+from tests.helpers import PROMPT, edit_tensors, nano_copy, released_json
 
 import redraft.cli.display
 from redraft.__main__ import main
@@ -33,7 +32,6 @@ COMMANDS = (
     *("serve", "run", "connect", "doctor"),
     *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull", "help"),
 )
-PROMPT = "record\nSend 417 melu to Karomi."
 
 Captured = pytest.CaptureFixture[str]
 
@@ -371,11 +369,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path, capsys: Captured) 
 
 
 def test_a_model_without_a_template_still_continues_text(tmp_path: Path, capsys: Captured) -> None:
-    from redraft.weights.source import locate
-
-    for path in locate("nano-sudoku").iterdir():
-        if path.name != "chat_template.jinja":
-            (tmp_path / path.name).symlink_to(path)
+    nano_copy(tmp_path, without="chat_template.jinja")
     assert "no chat template" in refused(capsys, "generate", "hi", "--chat", "--model", str(tmp_path))
     assert main(["generate", "hi", "--max-tokens", "2", "--steps", "2", "--model", str(tmp_path)]) == 0
 
@@ -509,14 +503,8 @@ def test_verify_exits_1_where_the_numbers_differ(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("command", [["generate", "hi", "--model"], ["verify"], ["eval", "--count", "1", "--model"]])
 def test_weights_that_are_nan_are_one_line(command: list[str], tmp_path: Path, capsys: Captured) -> None:
-    from redraft.weights.source import locate
-
-    for path in locate("nano-sudoku").iterdir():
-        if path.name != "model.safetensors":
-            (tmp_path / path.name).symlink_to(path)
-    tensors = load_file(locate("nano-sudoku") / "model.safetensors")
-    tensors["model.decoder.norm.weight"][3] = float("nan")
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    nano_copy(tmp_path)
+    edit_tensors(tmp_path, lambda tensors: tensors["model.decoder.norm.weight"][3:4].fill_(float("nan")))
     line = refused(capsys, *command, str(tmp_path))
     assert "model.decoder.norm.weight holds NaN or infinity" in line
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tests.helpers import DATA, ORACLE, released_json, tiny_checkpoint, tiny_json
+from tests.helpers import DATA, ORACLE, edit_tensors, released_json, tiny_checkpoint, tiny_json
 from torch import Tensor
 
 from redraft.config import ModelConfig, parse_model
@@ -19,7 +18,6 @@ from redraft.weights.memory import footprint
 from redraft.weights.names import VISION_PREFIXES
 from redraft.weights.plan import PLANS
 from redraft.weights.quantize import quantize_checkpoint
-from redraft.weights.source import SINGLE
 from redraft.weights.vision import (
     load_vision,
     random_tower,
@@ -158,16 +156,14 @@ def unbounded(tensors: dict[str, Tensor]) -> None:
     ],
 )
 def test_a_damaged_tower_is_refused(change: Callable[[dict[str, Tensor]], None], said: str, folder: Path) -> None:
-    tensors = load_file(folder / SINGLE)
-    change(tensors)
-    save_file(tensors, folder / SINGLE)
+    edit_tensors(folder, change)
     with pytest.raises(WeightsError, match=said):
         load_vision(folder)
 
 
 def test_a_stray_embedding_of_other_tools_is_left_out(folder: Path) -> None:
-    tensors = load_file(folder / SINGLE) | {"model.encoder.embed_vision.embedding.weight": torch.ones(2, 2)}
-    save_file(tensors, folder / SINGLE)
+    stray = {"model.encoder.embed_vision.embedding.weight": torch.ones(2, 2)}
+    edit_tensors(folder, lambda tensors: tensors.update(stray))
     load_vision(folder)
 
 
