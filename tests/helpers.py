@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -37,6 +39,9 @@ from redraft.weights.source import SINGLE, WeightSource, locate
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
 SLIDING, FULL = "sliding_attention", "full_attention"
+
+Shell = Callable[..., Any]
+"""The fixture `shell`."""
 
 # What nano-sudoku is asked in most tests, its answer, and a schema that the answer is of.
 PROMPT = "record\nSend 417 melu to Karomi."
@@ -239,6 +244,26 @@ def with_kernels(model: DiffusionGemma, kernels: Kernels) -> DiffusionGemma:
     twin = DiffusionGemma(model.config, kernels).to(model.dtype)
     twin.load_state_dict(model.state_dict())
     return twin.eval().requires_grad_(False)
+
+
+@contextmanager
+def holding(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    """A context variable has a value while the block runs."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def forked(work: Callable[[], object]) -> None:
+    """Run some work in a process of its own, with all that is imported here; it must end well."""
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(120)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers import Shell
 from tests.server.conftest import ANSWER, RECORD, ROOT
 
 from redraft.__main__ import main
@@ -198,25 +199,21 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
     assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 
 
-def test_an_output_is_continued_with_the_settings_it_was_begun_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_is_continued_with_the_settings_it_was_begun_with(tmp_path: Path, shell: Shell) -> None:
     """Half an output by one model or seed and half by another looked like a whole one."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(json.dumps({"messages": TURN}) + "\n", encoding="utf-8")
     words = ["run", str(source), str(target), "--threads", "1", "--seed"]
     assert main([*words, "1"]) == 0
     before = target.read_bytes()
-    assert main([*words, "2"]) == 2
-    assert "was begun with seed 1, now 2: use the same flags, or name another output" in capsys.readouterr().err
+    assert "was begun with seed 1, now 2: use the same flags, or name another output" in shell([*words, "2"], 2).err
     assert target.read_bytes() == before
     assert main([*words, "1"]) == 0
 
 
-def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"wrong{i}": 1}}\n' for i in range(5)))
-    assert main(["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]) == 3
-    lines = capsys.readouterr().err.splitlines()
+    lines = shell(["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")], 3).err.splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:4]] == ["row 1", "row 2", "row 3"]
     assert "and 2 more, each with its error in" in lines[4]
 

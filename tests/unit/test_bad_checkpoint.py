@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.helpers import edit_tensors, nano_copy
-
-from redraft.__main__ import main
+from tests.helpers import Shell, edit_tensors, nano_copy
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 NORM = "model.decoder.norm.weight"
@@ -79,30 +77,24 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_checkpoint_is_one_line_and_left_alone(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_is_one_line_and_left_alone(name: str, tmp_path: Path, shell: Shell) -> None:
     damage, said = DAMAGES[name]
     folder = tmp_path / "model"
     nano_copy(folder)
     damage(folder)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder)]) == 2
-    out, err = capsys.readouterr()
+    out, err = shell(["generate", "hi", "--max-tokens", "1", "--model", str(folder)], 2)
     (line,) = err.splitlines()
     assert (out, line.startswith("redraft: "), said in line) == ("", True, True), err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("how", [[], ["--causal"], ["--watch"]])
-def test_numbers_that_overflow_while_running_are_one_line(
-    how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_overflow_while_running_are_one_line(how: list[str], tmp_path: Path, shell: Shell) -> None:
     """Finite weights whose products are not: the answer was a blank line, and the exit code 0."""
     folder = tmp_path / "model"
     nano_copy(folder)
     tensors(lambda found: found[NORM].fill_(3e38))(folder)
-    assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder), *how]) == 1
-    out, err = capsys.readouterr()
+    out, err = shell(["generate", "hi", "--max-tokens", "1", "--model", str(folder), *how], 1)
     assert out == ""
     assert "the network's numbers overflow to NaN" in err.splitlines()[-1]

@@ -10,9 +10,8 @@ import re
 
 import pytest
 import torch
-from tests.helpers import ANSWER, PROMPT, SCHEMA
+from tests.helpers import ANSWER, PROMPT, SCHEMA, Shell
 
-from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.constraints.language import Language
 from redraft.constraints.sources import choices_source, schema_source
@@ -112,12 +111,11 @@ def test_what_a_draw_cannot_honour_is_refused(engine: Engine, options: Options, 
         engine.resolve(Request("a", options=drawing, constraint=language))
 
 
-def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_draws(shell: Shell) -> None:
     reported = set()
     for seed in "0123":
         words = ["--regex", "[a-z]{3}", "--max-tokens", "4", "--steps", "1", "--temperature", "10", "--seed", seed]
-        assert main(["generate", "Well?", "--draw", *words]) == 0
-        reported.add(capsys.readouterr().out.strip())
+        reported.add(shell(["generate", "Well?", "--draw", *words]).out.strip())
     assert all(re.fullmatch("[a-z]{3}", text) for text in reported)
     assert len(reported) > 1
 

@@ -19,6 +19,7 @@ from compressed_tensors.utils.match import match_name
 from safetensors import safe_open
 from tests.helpers import (
     DATA,
+    Shell,
     alone,
     edit_tensors,
     new_prefix,
@@ -30,7 +31,6 @@ from tests.helpers import (
 )
 from torch import Tensor
 
-from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options
@@ -232,25 +232,22 @@ def test_every_plan_fits_the_real_shapes(plan: str) -> None:
     assert (NVFP4 in found.values()) == plan.startswith("nvfp4")
 
 
-def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, shell: Shell) -> None:
     out = tmp_path / "packed"
-    assert main(["quantize", str(plain), "--plan", "int4", "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shell(["quantize", str(plain), "--plan", "int4", "--out", str(out), "--json"]).out)
     assert found["plan"] == "int4"
     assert found["bytes_after"] == (out / "model.safetensors").stat().st_size
-    assert main(["quantize", str(plain), "--plan", "int4", "--out", str(out)]) == 2
-    assert "exists; give the name" in capsys.readouterr().err
+    assert "exists; give the name" in shell(["quantize", str(plain), "--plan", "int4", "--out", str(out)], 2).err
     for wrong, message in (
         (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
         (["--plan", "int4-g64-e8"], "packs the embedding table, which files have plain; use --plan on loading"),
         (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
         (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
     ):
-        assert main(["quantize", str(plain), "--out", str(tmp_path / "x"), *wrong]) == 2
-        assert message in capsys.readouterr().err
+        assert message in shell(["quantize", str(plain), "--out", str(tmp_path / "x"), *wrong], 2).err
 
 
-def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, shell: Shell) -> None:
     out = tmp_path / "nano-int8"
     command = [
         "quantize",
@@ -265,8 +262,7 @@ def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.Cap
         "records",
         "--json",
     ]
-    assert main(command) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shell(command).out)
     assert found["before"][0]["exact"] == found["after"][0]["exact"] == 1.0
 
 
