@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx2
 import pytest
@@ -24,7 +25,6 @@ import uvicorn
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
 from redraft.constraints.compile import limits
-from redraft.engine.answer import Delta
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
@@ -142,11 +142,8 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
 
 
 def test_a_fault_of_ours_within_a_stream_is_its_last_event(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: object) -> tuple[int, Delta]:
-        raise ValueError("nobody foresaw this")
-
     sink = io.StringIO()
-    monkeypatch.setattr(AnswerStream, "__anext__", broken)
+    monkeypatch.setattr(AnswerStream, "__anext__", AsyncMock(side_effect=ValueError("nobody foresaw this")))
     for at in inside(nano, Settings(), Log(sink)):
         reported = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
         assert '"internal_error"' in reported

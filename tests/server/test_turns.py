@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.helpers import beside
+from tests.helpers import beside, holding
 from tests.pictures import drawn, png
 from tests.server.conftest import Inside, eventually
 
@@ -161,12 +161,10 @@ def test_who_wants_what_another_compiles_holds_no_place() -> None:
 
     with beside(*(partial(want, number) for number in range(3))):
         there = eventually(lambda: [one.aside for one in preparing._turns] == [True] * 3, 5)
-        token = UNTIL.set(time.monotonic() + 5)
         try:
-            with preparing.turn("another"):
+            with holding(UNTIL, time.monotonic() + 5), preparing.turn("another"):
                 assert there
         finally:
-            UNTIL.reset(token)
             over.set()
     assert found == ["compiled"] * 3
     assert not preparing._turns
@@ -247,25 +245,17 @@ def test_a_fetch_takes_no_longer_than_its_caller_waits() -> None:
     """Twenty images of ten seconds each took 200 s of a server whose answers have one."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"localhost:{silent.getsockname()[1]}"
-        token = UNTIL.set(time.monotonic() + 0.2)
         began = time.monotonic()
-        try:
-            with pytest.raises(RequestError, match="has not come"):
-                Fetcher((host,), allows=lambda _: True).of_one_request.fetch(f"http://{host}/", "part")
-        finally:
-            UNTIL.reset(token)
+        with holding(UNTIL, began + 0.2), pytest.raises(RequestError, match="has not come"):
+            Fetcher((host,), allows=lambda _: True).of_one_request.fetch(f"http://{host}/", "part")
         assert time.monotonic() - began < 5
 
 
 def test_who_has_left_waits_for_no_turn() -> None:
     gone = threading.Event()
     gone.set()
-    token = limits.GONE.set(gone)
-    try:
-        with pytest.raises(DeadlineError), PREPARING.turn("any"):
-            pytest.fail("it had a turn")
-    finally:
-        limits.GONE.reset(token)
+    with holding(limits.GONE, gone), pytest.raises(DeadlineError), PREPARING.turn("any"):
+        pytest.fail("it had a turn")
     assert not PREPARING._turns
 
 
@@ -281,13 +271,11 @@ def test_who_has_left_does_not_wait_for_what_another_compiles(later: float) -> N
     with beside(hold):
         held.wait()
         threading.Timer(later, gone.set).start()
-        tokens = limits.GONE.set(gone), UNTIL.set(time.monotonic() + 5)
         began = time.monotonic()
         try:
-            with pytest.raises(DeadlineError), turns.turn("the same"):
+            late = pytest.raises(DeadlineError)
+            with holding(limits.GONE, gone), holding(UNTIL, began + 5), late, turns.turn("the same"):
                 pytest.fail("it had a turn")
         finally:
-            limits.GONE.reset(tokens[0])
-            UNTIL.reset(tokens[1])
             over.set()
     assert time.monotonic() - began < 4

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import beside
+from tests.helpers import beside, holding
 
 from redraft.constraints.compile import limits
 from redraft.constraints.compile.limits import CompileLimits
@@ -80,7 +80,7 @@ def test_a_small_constraint_waits_for_no_large_one() -> None:
     turns, ended, begun = limits.TURNS, list[str](), threading.Event()
 
     def work(name: str, seconds: float) -> None:
-        token = limits.CALLER.set(name[0])
+        limits.CALLER.set(name[0])
         with turns.turn(name), limits.time_limit(CompileLimits(seconds=seconds + 2.0)):
             begun.set()
             spent = 0.0
@@ -88,7 +88,6 @@ def test_a_small_constraint_waits_for_no_large_one() -> None:
                 time.sleep(0.005)
                 spent += 0.005
                 limits.check_time()
-        limits.CALLER.reset(token)
         ended.append(name)
 
     with beside(*(partial(work, f"a{i}", 0.5) for i in range(6))):
@@ -156,13 +155,9 @@ def test_waiting_for_a_turn_ends_with_the_callers_time() -> None:
     with beside(hold):
         holds.wait()
         began = time.monotonic()
-        token = limits.UNTIL.set(began + 0.2)
-        try:
-            for name in ("b", "a"):  # its turn does not come; another compiles the same
-                with pytest.raises(DeadlineError), turns.turn(name):
-                    pytest.fail("it had a turn")
-        finally:
-            limits.UNTIL.reset(token)
+        for name in ("b", "a"):  # its turn does not come; another compiles the same
+            with holding(limits.UNTIL, began + 0.2), pytest.raises(DeadlineError), turns.turn(name):
+                pytest.fail("it had a turn")
         assert 0.2 <= time.monotonic() - began < 5
         assert [one.name for one in turns._turns] == ["a"]
         assert turns._now == turns._turns, "one that gave up took the turn from the one that has it"
@@ -182,10 +177,9 @@ def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
     with beside(*(partial(hold, i) for i in range(limits.MOST_PER_CALLER))):
         while len(turns._turns) < limits.MOST_PER_CALLER:
             time.sleep(0.001)
-        token = limits.CALLER.set("c")
-        with pytest.raises(BusyError, match="constraints of this client are being compiled"), turns.turn("one more"):
+        refusal = pytest.raises(BusyError, match="constraints of this client are being compiled")
+        with holding(limits.CALLER, "c"), refusal, turns.turn("one more"):
             pass
-        limits.CALLER.reset(token)
         held.set()
         with turns.turn("of another"):
             pass

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Container, Iterator
 from math import inf, nan
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -186,10 +187,8 @@ def test_everything_is_refused_before_memory_is_taken(folder: Path, monkeypatch:
 
 
 def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: torch.nn.Module, **options: object) -> torch.nn.Module:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB\nMore advice")
-
-    monkeypatch.setattr(torch.nn.Module, "to_empty", refuse)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB\nMore advice")
+    monkeypatch.setattr(torch.nn.Module, "to_empty", Mock(side_effect=error))
     with pytest.raises(RunError, match=r"needs \d+ bytes on cpu as torch\.float32.*use bfloat16") as caught:
         build.empty_model(tiny_config(), dtype=torch.float32, device="cpu")
     assert "More advice" not in str(caught.value)

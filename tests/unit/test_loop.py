@@ -5,6 +5,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers import beside, listen
@@ -126,13 +127,9 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """The loop's thread must not die with requests waiting on it for ever."""
-
-    def broken(*args: object) -> None:
-        raise ValueError("no such kernel")
-
     if threaded:
         engine.loop.start()
-    monkeypatch.setattr(engine.loop.runner, "run", broken)
+    monkeypatch.setattr(engine.loop.runner, "run", Mock(side_effect=ValueError("no such kernel")))
     with pytest.raises(RunError, match=r"engine failed .*: ValueError: no such kernel") as caught:
         engine.run(requests(engine, 1)[0])
     assert isinstance(caught.value.__cause__, ValueError)

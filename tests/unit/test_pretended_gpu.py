@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -227,11 +228,8 @@ def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
     plain = told(there, requests, device)
     loop = Loop(there)
     assert loop.runner.places is not None, "on a GPU there are graphs by default"
-
-    def refused(self: graph.GraphedStep) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(graph.GraphedStep, "_capture", refused)
+    refused = RuntimeError("operation not permitted when stream is capturing")
+    monkeypatch.setattr(graph.GraphedStep, "_capture", Mock(side_effect=refused))
     assert agree(side_by_side(loop, requests), plain.events)
     assert loop.runner.places is None
     assert loop.runner.no_graphs == "RuntimeError: operation not permitted when stream is capturing"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers import PROMPT, alone, listen, tiny_config, tiny_model
@@ -56,10 +57,6 @@ def engine(loaded: Engine) -> Iterator[Engine]:
 
 def ask(engine: Engine, seed: int = 1, steps: int = 3) -> ResolvedRequest:
     return engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, steps=steps, preset="reference")))
-
-
-def broken(*_: object) -> None:
-    raise ValueError("no such kernel")
 
 
 def last(told: list[Event]) -> Finished:
@@ -136,7 +133,7 @@ def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch:
     listen(loop, request(), inside.append)
     listen(loop, request(2), outside.append)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.runner, "run", broken)
+        patch.setattr(loop.runner, "run", Mock(side_effect=ValueError("no such kernel")))
         assert loop.tick()
     loop.check()
     assert isinstance(last(inside).error, ValueError)
@@ -301,7 +298,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_not_a_wait(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, call: str, threaded: bool
 ) -> None:
     """It left the job undone, and the caller turned the loop for ever."""
-    monkeypatch.setattr(Answer, "_take_block", broken)
+    monkeypatch.setattr(Answer, "_take_block", Mock(side_effect=ValueError("no such kernel")))
     if threaded:
         engine.loop.start()
 

@@ -7,15 +7,15 @@ import re
 import shutil
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import torch
-from tests.helpers import tiny_checkpoint, tiny_config
+from tests.helpers import Shell, tiny_checkpoint, tiny_config
 from tests.training import stop_behind
 
 import redraft
-from redraft.__main__ import main
 from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.measure.forgotten import forgotten
 from redraft.tasks import names
@@ -116,15 +116,14 @@ def test_old_tasks_that_are_answered_less_often_are_named() -> None:
 
 
 def test_tune_says_what_was_forgotten_and_how_to_keep_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     """One step at a rate that wrecks everything."""
     recipe(tmp_path, steps=1)
     words = (tmp_path / "own.toml").read_text().replace("warmup = 1", "warmup = 1\nlr = 10.0")
     (tmp_path / "own.toml").write_text(words)
     monkeypatch.setattr("redraft.measure.forgotten.names", lambda _: ("records", "repair"))
-    assert main(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().err
+    said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]).err
     assert "forgotten: records, 0% right where nano-sudoku has" in said
     assert re.search(r"\[data\] tasks = \{ (records|repair) = 0.1, (records|repair) = 0.1 \}", said)
 
@@ -277,10 +276,7 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_with_a_remedy(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object) -> None:
-        raise error
-
-    monkeypatch.setattr(trainer, "losses", full)
+    monkeypatch.setattr(trainer, "losses", Mock(side_effect=error))
     with pytest.raises(RunError, match=r"memory ran out; lower \[train\] batch_size"):
         train(recipe(tmp_path), tmp_path / "out")
 
@@ -292,11 +288,7 @@ def test_a_state_for_which_memory_is_too_small_is_not_called_damaged(
 ) -> None:
     """The advice for a damaged one is to remove it, and a whole run would go with it."""
     train(recipe(tmp_path, steps=2), tmp_path / "out")
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(place, fail)
+    monkeypatch.setattr(place, Mock(side_effect=error))
     with pytest.raises(RunError, match="memory ran out"):
         train(recipe(tmp_path, steps=2), tmp_path / "out")
     assert (tmp_path / "out" / FILE).exists()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.helpers import holding
 
 from redraft.constraints import validation
 from redraft.constraints.compile.dialect import URIS
@@ -94,15 +95,12 @@ def test_a_caller_who_has_no_time_learns_so_and_nothing_is_kept(tmp_path: Path) 
     """It was refused for good: the refusal was kept on disk."""
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
     many = {"type": "object", "properties": {f"k{i}": {"type": "string", "pattern": f"^{i}$"} for i in range(17)}}
-    token = UNTIL.set(time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "_JUDGE", "import time; time.sleep(60)")
         patch.setattr(validation, "LEAST_SEC", 0.1)
         for work in (lambda: verdicts(schema, {}), lambda: ready(schema_source(many), BYTES, kept_in=tmp_path)):
-            UNTIL.set(time.monotonic() + 1.0)
-            with pytest.raises(DeadlineError):
+            with holding(UNTIL, time.monotonic() + 1.0), pytest.raises(DeadlineError):
                 work()
-    UNTIL.reset(token)
     assert ready(schema_source(many), BYTES, kept_in=tmp_path).holds([byte + 2 for byte in b"{}"])
 
 

@@ -8,6 +8,7 @@ from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -161,11 +162,7 @@ def test_a_prompt_that_cannot_be_taken_over_is_encoded_again(engine: Engine, mon
     loop = Loop(engine.model)
     loop.submit(requests[2])
     loop.drain()
-
-    def no_memory(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Prefix, "take", no_memory)
+    monkeypatch.setattr(Prefix, "take", Mock(side_effect=MemoryError))
     assert side_by_side(loop, requests[:2], variants=True) == alone(engine.model, requests[:2])
 
 
