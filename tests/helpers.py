@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +39,7 @@ from redraft.weights.load import load_model
 from redraft.weights.save import save_model
 from redraft.weights.source import SINGLE, WeightSource, locate
 
+ROOT = Path(__file__).parents[1]
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -254,6 +258,13 @@ def holding(variable: ContextVar[Any], value: object) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+def python(code: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run some code that imports this program in a process of its own; it is given words and environment variables."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | variables
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def forked(work: Callable[[], object]) -> None:

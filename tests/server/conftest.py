@@ -19,6 +19,7 @@ import torch
 import uvicorn
 from openai import OpenAI
 from tests import helpers
+from tests.pictures import vision_engine
 
 import redraft
 from redraft.operations.engine import Engine
@@ -122,6 +123,15 @@ def nano() -> Iterator[Engine]:
     """One engine, whose loop turns."""
     torch.set_num_threads(1)
     engine = redraft.load("nano-sudoku")
+    engine.loop.start()
+    yield engine
+    engine.loop.stop()
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A random model that takes images; its loop turns."""
+    engine = vision_engine(tmp_path_factory.mktemp("model"))
     engine.loop.start()
     yield engine
     engine.loop.stop()

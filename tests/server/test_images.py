@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import base64
 import http.server
-import io
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from openai import OpenAI
 from PIL import Image
-from tests.pictures import drawn, png, vision_engine
+from tests.pictures import drawn, png
 from tests.server.conftest import Inside, inside
 
 from redraft.engine import vision
 from redraft.errors import RequestError
+from redraft.measure.process_memory import resident_mib
 from redraft.operations.engine import Engine
 from redraft.server.http.fetch import Fetcher, is_public
 from redraft.server.http.settings import Settings
 
 SMALL = {"seed": 3, "max_tokens": 16, "max_steps": 3}
-
-
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A random model that takes images; its loop turns."""
-    engine = vision_engine(tmp_path_factory.mktemp("model"))
-    engine.loop.start()
-    yield engine
-    engine.loop.stop()
 
 
 @pytest.fixture(scope="module")
@@ -411,23 +401,16 @@ def test_a_server_fetches_from_its_hosts_alone(seeing: Engine, elsewhere: tuple[
 @pytest.mark.slow
 def test_a_hundred_images_leave_memory_flat(server: Inside, client: OpenAI) -> None:
     """Other pixels every time: soft tokens and prefixes are kept within their bounds."""
-    psutil_free = Path("/proc/self/statm")
-
-    def resident() -> int:
-        return int(psutil_free.read_text().split()[1]) * 4096
 
     def ask(seed: int) -> None:
-        image = drawn(1200, 900, seed)
-        file = io.BytesIO()
-        image.save(file, "JPEG")
-        messages = turns(url_of(file.getvalue(), "jpeg"), text="x" * 300)
+        messages = turns(url_of(png(drawn(1200, 900, seed), "JPEG"), "jpeg"), text="x" * 300)
         client.chat.completions.create(
             model="eye", messages=messages, seed=3, max_tokens=4, extra_body={"max_steps": 1}
         )
 
     for seed in range(20):
         ask(seed)
-    before = resident()
+    before = resident_mib()
     for seed in range(100):
         ask(100 + seed)
-    assert resident() - before < 48 * 2**20
+    assert resident_mib() - before < 48

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pictures import drawn, png, vision_engine
+from tests.pictures import drawn, png
 from tests.server.conftest import Inside, inside
 from tests.server.test_page_browser import Tab, browser, pytestmark
 
@@ -27,14 +27,6 @@ GIVE = """([name, data]) => {
     : new DragEvent("drop", { ...what, dataTransfer: transfer });
   document.querySelector("textarea").dispatchEvent(event);
 }"""
-
-
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = vision_engine(tmp_path_factory.mktemp("model"))
-    engine.loop.start()
-    yield engine
-    engine.loop.stop()
 
 
 @pytest.fixture

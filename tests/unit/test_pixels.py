@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.pictures import png
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig, VisionConfig
@@ -28,12 +29,6 @@ def drawn(width: int, height: int, mode: str = "RGB") -> Image.Image:
     """Noise, so that a pixel in the wrong place shows."""
     shape = (height, width, len(mode)) if len(mode) > 1 else (height, width)
     return Image.fromarray(np.random.default_rng(width * 31 + height).integers(0, 256, shape, np.uint8), mode)
-
-
-def saved(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
 
 
 def theirs(image: Image.Image | list[Image.Image], tokens: int = 280) -> Any:
@@ -73,7 +68,7 @@ def test_every_mode_becomes_rgb_as_in_transformers(mode: str) -> None:
 def test_transparent_palettes_become_rgb_as_in_transformers() -> None:
     image = drawn(50, 70).convert("P")
     for transparency in (7, bytes(range(256))):
-        with Image.open(io.BytesIO(saved(image, transparency=transparency))) as held:
+        with Image.open(io.BytesIO(png(image, transparency=transparency))) as held:
             check_equal(held, 70)
 
 
@@ -92,7 +87,7 @@ def test_the_size_rule_is_that_of_transformers(width: int, height: int, tokens: 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF"])
 def test_four_formats_are_read_from_bytes_and_files(form: str, tmp_path: Path) -> None:
-    data = saved(drawn(40, 30).convert("P" if form == "GIF" else "RGB"), form)
+    data = png(drawn(40, 30).convert("P" if form == "GIF" else "RGB"), form)
     path = tmp_path / "picture"
     path.write_bytes(data)
     wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
@@ -115,7 +110,7 @@ def test_four_formats_are_read_from_bytes_and_files(form: str, tmp_path: Path) -
 )
 def test_a_file_of_very_many_parts_is_refused(form: str, at: int, part: bytes, count: int) -> None:
     """Pillow reads each in Python: 24 MiB took 21 seconds, while no other image was read."""
-    whole = saved(drawn(8, 8), form)
+    whole = png(drawn(8, 8), form)
     many = whole[:at] + part * count + whole[at:]
     if count < MOST_PARTS:
         assert load_rgb(many).size == (8, 8)
@@ -126,7 +121,7 @@ def test_a_file_of_very_many_parts_is_refused(form: str, at: int, part: bytes, c
 
 def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     """Each goes over the whole picture, in 127 bytes: 236 KB took half a minute."""
-    whole = saved(drawn(1000, 1000), "JPEG", progressive=True)
+    whole = png(drawn(1000, 1000), "JPEG", progressive=True)
     assert load_rgb(whole).size == (1000, 1000)
     with pytest.raises(RequestError, match="scans; at most 1000"):
         load_rgb(whole[:-2] + b"\xff\xda" * 2100 + whole[-2:])
@@ -138,7 +133,7 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (300, 70), (16383, 2)])
 def test_a_webp_image_is_measured_before_it_is_opened(size: tuple[int, int], options: dict[str, Any]) -> None:
     """34 bytes of 16383x5400 took two gigabytes to open, and over a second in which nothing else ran."""
-    data = saved(drawn(*size), "WEBP", **options)
+    data = png(drawn(*size), "WEBP", **options)
     assert webp_size(data) == size == Image.open(io.BytesIO(data)).size
     with pytest.raises(
         RequestError, match=f"a WebP image of {size[0]}x{size[1]}; at most {size[0] * size[1] - 1} pixels"
@@ -155,7 +150,7 @@ def test_what_is_no_webp_image_has_no_size(data: bytes) -> None:
 def test_what_is_laid_on_white_by_strips_is_as_if_whole(mode: str) -> None:
     image = drawn(5, 2 * STRIP + 3).convert("RGBA")
     image.putalpha(drawn(5, 2 * STRIP + 3).convert("L"))
-    data = saved(image.convert(mode), **({"transparency": 0} if mode == "P" else {}))
+    data = png(image.convert(mode), **({"transparency": 0} if mode == "P" else {}))
     whole = Image.open(io.BytesIO(data)).convert("RGBA")
     wanted = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole).convert("RGB")
     assert np.array_equal(np.asarray(load_rgb(data)), np.asarray(wanted))
@@ -165,29 +160,29 @@ def test_a_turned_photograph_stands_upright() -> None:
     image = drawn(40, 30)
     turned = Image.Exif()
     turned[0x0112] = 6  # to be turned by 90 degrees
-    got = load_rgb(saved(image, exif=turned.tobytes()))
+    got = load_rgb(png(image, exif=turned.tobytes()))
     assert np.array_equal(np.asarray(got), np.rot90(np.asarray(image), -1))
 
 
 def test_grey_of_16_bits_keeps_its_upper_eight() -> None:
     """Pillow's own conversion clamps to 255, which leaves white paper of a scan with anything on it."""
     grey = np.arange(0, 65536, 32, dtype=np.uint16).reshape(64, 32)
-    got = np.asarray(load_rgb(saved(Image.fromarray(grey))))
+    got = np.asarray(load_rgb(png(Image.fromarray(grey))))
     assert np.array_equal(got, np.repeat((grey >> 8).astype(np.uint8)[..., None], 3, -1))
 
 
 def test_a_photograph_of_several_pictures_is_its_first() -> None:
     """Phones store a JPEG with a second picture behind it; it has two frames and is no animation."""
     first = drawn(32, 32)
-    data = saved(first, "MPO", save_all=True, append_images=[drawn(16, 16)])
+    data = png(first, "MPO", save_all=True, append_images=[drawn(16, 16)])
     assert load_rgb(data).size == (32, 32)
 
 
 def test_the_digest_is_of_pixels_and_shape() -> None:
     image = drawn(100, 80)
     config = ImageConfig(SHAPE, 3, 4, 5, most_tokens=4)
-    one = read_picture(saved(image), config)
-    assert one.digest == read_picture(saved(image, "WEBP", lossless=True), config).digest
+    one = read_picture(png(image), config)
+    assert one.digest == read_picture(png(image, "WEBP", lossless=True), config).digest
     assert len(one.digest) == 16
     assert one.digest != read_picture(image.transpose(Image.Transpose.ROTATE_180), config).digest
     grey = [prepare(Image.new("RGB", size), config) for size in ((96, 48), (48, 96))]
@@ -203,17 +198,17 @@ def png_header(width: int, height: int) -> bytes:
 
 
 def frames(form: str) -> bytes:
-    return saved(drawn(20, 20), form, save_all=True, append_images=[drawn(20, 20).rotate(90)])
+    return png(drawn(20, 20), form, save_all=True, append_images=[drawn(20, 20).rotate(90)])
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (saved(drawn(60, 60))[:2000], "is damaged or cut short .* send the whole file"),
-        (saved(drawn(60, 60), "JPEG")[:600], "is damaged or cut short"),
-        (saved(drawn(60, 60), "WEBP")[:600], "is damaged or cut short|is no PNG"),
+        (png(drawn(60, 60))[:2000], "is damaged or cut short .* send the whole file"),
+        (png(drawn(60, 60), "JPEG")[:600], "is damaged or cut short"),
+        (png(drawn(60, 60), "WEBP")[:600], "is damaged or cut short|is no PNG"),
         (b"%PDF-1.7\n%rest of it", r"is no PNG, JPEG, WebP or GIF image \(it begins with b'%PDF-1.7'\); convert it"),
-        (saved(drawn(9, 9), "BMP"), "is no PNG, JPEG, WebP or GIF"),
+        (png(drawn(9, 9), "BMP"), "is no PNG, JPEG, WebP or GIF"),
         (b"", "is empty"),
         (frames("GIF"), "is an animation; send a single frame"),
         (frames("WEBP"), "is an animation"),
@@ -234,7 +229,7 @@ def test_what_is_no_usable_image_is_refused_by_name(data: bytes, said: str, tmp_
 
 
 def test_limits_are_the_callers() -> None:
-    data = saved(drawn(40, 30))
+    data = png(drawn(40, 30))
     with pytest.raises(RequestError, match=f"^the image has {len(data)} bytes; at most {len(data) - 1}"):
         load_rgb(data, limits=ImageLimits(num_bytes=len(data) - 1))
     with pytest.raises(RequestError, match="is 40x30, 1200 pixels; at most 1199"):
@@ -277,7 +272,7 @@ def test_an_image_longer_than_the_tower_has_places_is_refused() -> None:
 def test_damaged_files_are_images_or_refused(form: int, changes: list[tuple[int, int]], cut: int) -> None:
     """Whatever a decoder raises becomes one kind of error."""
     image = drawn(17, 13)
-    data = bytearray(saved(image.convert("P") if form == 3 else image, ("PNG", "JPEG", "WEBP", "GIF")[form]))
+    data = bytearray(png(image.convert("P") if form == 3 else image, ("PNG", "JPEG", "WEBP", "GIF")[form]))
     for at, value in changes:
         data[at % len(data)] = value
     with contextlib.suppress(RequestError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import multiprocessing
 import os
 import re
 import resource
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.helpers import ANSWER, PROMPT
+from tests.helpers import ANSWER, PROMPT, Shell, forked
 from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
@@ -109,10 +108,8 @@ MADE: list[str] = []
 def good(path: Path) -> list[str]:
     """A whole trace, line by line; the run is made once."""
     if not MADE:
-        assert (
-            main(["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), PROMPT])
-            == 0
-        )
+        words = ["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), PROMPT]
+        assert main(words) == 0
         MADE[:] = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{line}\n" for line in MADE), encoding="utf-8")
     return list(MADE)
@@ -261,15 +258,14 @@ def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Si
     assert trace.main.finish in (("aborted", "error") if killed == signal.SIGINT else ("cut off",))
 
 
-def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
     words = ["generate", "--model", "nano-sudoku", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
     paths = [tmp_path / "5.jsonl", tmp_path / "6.jsonl"]
     seen = []
     for seed, path in zip("56", paths, strict=True):
         assert main([*words, "--seed", seed, "--trace", str(path)]) == 0
         seen.append([line for line in capsys.readouterr().err.splitlines() if "nats" in line])
-        assert main(["watch", str(path)]) == 0
-        assert capsys.readouterr().out.splitlines() == [squeezed(line) for line in seen[-1]]
+        assert shell(["watch", str(path)]).out.splitlines() == [squeezed(line) for line in seen[-1]]
     one, other = (read_trace(path).main for path in paths)
     reported = list(lines([("a", one), ("b", other)]))
     assert [line for line in reported if line.startswith("a")] == [f"a  {line}" for line in map(squeezed, seen[0])]
@@ -281,8 +277,7 @@ def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureF
     assert reported[-1].startswith(f"first apart at step {found[0] + 1}, position")
     assert first_apart(one, one) is None
     capsys.readouterr()
-    assert main(["watch", *map(str, paths), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(shell(["watch", *map(str, paths), "--json"]).out)
     assert said["apart"] == {"step": found[0] + 1, "positions": found[1]}
     assert [row["seed"] for row in said["traces"]] == [5, 6]
 
@@ -292,19 +287,18 @@ def squeezed(line: str) -> str:
     return f"{head}nats  {rest.lstrip().removeprefix('⏎')}"  # the canvas that is redrawn in place has a line of its own
 
 
-def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, shell: Shell) -> None:
     path = tmp_path / "a.jsonl"
     reported = good(path)
     first = json.loads(reported[2])
     first["tokens"][1] = "\x1b]0;owned\x07\x9b31m"
     path.write_text("\n".join([*reported[:2], json.dumps(first), *reported[3:], ""]), encoding="utf-8")
-    assert main(["watch", str(path)]) == 0
-    shown = capsys.readouterr().out
+    shown = shell(["watch", str(path)]).out
     assert "owned" in shown
     assert shown.replace("\n", "").isprintable()
 
 
-def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_refuses_what_it_cannot_show(tmp_path: Path, shell: Shell) -> None:
     path = tmp_path / "a.jsonl"
     good(path)
     for words, said in (
@@ -313,8 +307,7 @@ def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captur
         (["watch", str(tmp_path / "none")], "cannot be read: No such file"),
         (["watch", __file__], "line 1 of"),
     ):
-        assert main(words) == 2
-        assert said in capsys.readouterr().err
+        assert said in shell(words, 2).err
 
 
 @pytest.mark.parametrize(
@@ -330,16 +323,15 @@ def test_a_file_of_somebodys_own_is_never_written_over(tmp_path: Path, line: str
     """A first line with a key of that name was taken for a trace's."""
     path = tmp_path / "mine.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
-    header = Header(trace=VERSION, redraft="0", command="run", model="nano", taken="", options={})
     with pytest.raises(RequestError, match="something else than a trace"):
-        TraceFile(path, header)
+        TraceFile(path, HEAD)
     assert path.read_text(encoding="utf-8") == line + "\n"
     path.unlink()
     for _ in range(2):  # its own it may write again
-        TraceFile(path, header).close()
+        TraceFile(path, HEAD).close()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RequestError, match="cannot be written"):  # nobody reads it, which was waited for
-        TraceFile(tmp_path / "pipe", header)
+        TraceFile(tmp_path / "pipe", HEAD)
 
 
 def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path: Path) -> None:
@@ -351,8 +343,5 @@ def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path: Path) -> None
         with pytest.raises(RunError, match="cannot be written on: File too large; make room"):
             file.write(HEAD)
 
-    child = multiprocessing.get_context("fork").Process(target=limited)
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
+    forked(limited)
     assert path.read_bytes() == msgspec.json.encode(HEAD) + b"\n"
