@@ -6,15 +6,13 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import Shell
-from tests.server.conftest import ANSWER, RECORD, ROOT
+from tests.helpers import Shell, python
+from tests.server.conftest import ANSWER, RECORD
 
 from redraft.__main__ import main
 from redraft.cli.rows import Done, rows_of, run_batch
@@ -48,12 +46,6 @@ def run(service: Service, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]
         return [json.loads(line) for line in target.read_text().splitlines()]
 
     return answered
-
-
-def program(code: str, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """A process in which the command is tampered with."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", code, *words], env=environment, stderr=subprocess.PIPE, check=False)
 
 
 def said(line: dict[str, Any]) -> str:
@@ -244,7 +236,7 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(service: Service, tmp_path:
         "canvas": {"width": 16},
     }
     source.write_text("".join(json.dumps({"custom_id": f"r{i}"} | row) + "\n" for i in range(80)))
-    killed = program(KILLED, "run", str(source), str(target), *SETTINGS, "--model", "nano-sudoku")
+    killed = python(KILLED, "run", str(source), str(target), *SETTINGS, "--model", "nano-sudoku")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = target.read_bytes()
     assert done.count(b"\n") == 8
@@ -343,7 +335,7 @@ def test_kills_at_any_moment_leave_every_row_once_and_in_order(tmp_path: Path) -
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     killed = 0
     for i in range(3):
-        done = program(ANY_TIME, "run", str(source), str(target), *SETTINGS, str(i))
+        done = python(ANY_TIME, "run", str(source), str(target), *SETTINGS, str(i))
         assert done.returncode in (-signal.SIGKILL, 3), done.stderr
         killed += done.returncode < 0
     assert killed
@@ -365,9 +357,9 @@ def test_a_full_disk_ends_a_run_that_goes_on_later(run: Callable[..., Any], tmp_
     rows = [{"prompt": "record\n", "max_tokens": 2, "seed": i} for i in range(12)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--threads", "1"]
-    done = program(FULL, *words)
+    done = python(FULL, *words)
     assert done.returncode == 1
-    assert b"the output cannot be written" in done.stderr
+    assert "the output cannot be written" in done.stderr
     assert main(words) == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["custom_id"] for line in found] == [str(i + 1) for i in range(12)]

@@ -6,12 +6,9 @@ import asyncio
 import functools
 import io
 import json
-import os
 import platform
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -22,6 +19,7 @@ from unittest.mock import AsyncMock
 import httpx2
 import pytest
 import uvicorn
+from tests.helpers import python
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
 from redraft.constraints.compile import limits
@@ -341,10 +339,5 @@ def test_memory_that_is_not_used_goes_back_to_the_system() -> None:
         "small = now()\npieces = [bytes([1]) * 100_000 for _ in range(2000)]\nkept = pieces.pop()\ndel pieces\n"
         "full = now()\ntrim()\nprint(full - small > 150, now() - small < 50)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
+    done = python(code)
     assert done.stdout.split() == ["True", "True"], done

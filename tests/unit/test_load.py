@@ -1,8 +1,5 @@
 """From a folder to a model: what is placed where, and everything that is refused."""
 
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Container, Iterator
 from math import inf, nan
@@ -12,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.helpers import ORACLE, edit_tensors, new_prefix, tiny_checkpoint, tiny_config
+from tests.helpers import ORACLE, edit_tensors, new_prefix, python, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 from redraft.errors import RunError, WeightsError
@@ -75,10 +72,7 @@ def test_one_stored_tensor_is_in_memory_at_a_time(
 def test_loading_imports_no_compiler() -> None:
     """A draw on the meta device imported torch's compiler: 0.9 of the 2.4 seconds before a first step."""
     look = "import redraft, sys; redraft.load('nano'); print('torch._dynamo' in sys.modules)"
-    environment = os.environ | {"PYTHONPATH": str(Path(build.__file__).parents[2])}
-    command = [sys.executable, "-c", look]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
-    assert told.stdout == "False\n"
+    assert python(look).stdout == "False\n"
 
 
 def test_numbers_are_cast(folder: Path) -> None:

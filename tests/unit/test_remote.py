@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import Shell
-from tests.unit.test_terminal import ROOT
+from tests.helpers import Shell, python
 
 from redraft.__main__ import main
 from redraft.cli.backend import asking
@@ -267,9 +263,8 @@ def test_no_torch_is_loaded_to_ask_elsewhere() -> None:
     with Stub([says(GOOD)]) as stub:
         code = "import sys; from redraft.__main__ import main; main(['generate', 'x', '--chat', '--backend', 'openai', "
         code += f"'--base-url', {stub.url!r}]); print('torch' in sys.modules)"
-        where = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=where)
-    assert ran.stdout.splitlines() == ["Hello", "False"]
+        ran = python(code)
+    assert ran.stdout.splitlines() == ["Hello", "False"], ran.stderr
 
 
 @pytest.fixture

@@ -2,19 +2,15 @@
 
 import asyncio
 import math
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.helpers import PROMPT, alone, listen, tiny_config, tiny_model
+from tests.helpers import PROMPT, alone, listen, python, tiny_config, tiny_model
 
 import redraft
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -103,9 +99,7 @@ for prompt in (5, b"record", {"role": "user"}):
 
 def test_values_of_another_type_are_refused_by_name() -> None:
     """In a process of its own: here the types of every call are checked, which no caller of ours has done for him."""
-    words, source = [sys.executable, "-c", BAD_VALUES], str(Path(redraft.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    run = python(BAD_VALUES)
     assert run.stderr == ""
     assert run.stdout.split("\n")[:-1] == ["refused"] * 23
 
