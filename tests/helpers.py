@@ -17,6 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
 from redraft.constraints.condition.projection import Projection
+from redraft.constraints.language import Vocabulary
 from redraft.diffusion.noise import Noise, SeededNoise
 from redraft.engine.events import Draft, Event
 from redraft.engine.handle import Handle
@@ -42,6 +44,8 @@ from redraft.weights.source import SINGLE, WeightSource, locate
 ROOT = Path(__file__).parents[1]
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
+BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
+"""A token for each byte; the first two are of no text, and the first of them is the end."""
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 Shell = Callable[..., Any]
@@ -231,6 +235,18 @@ def stable_model(dtype: torch.dtype = torch.float32, kernels: Kernels = FAST) ->
         elif name.endswith("_scalar"):
             tensor.fill_(1.0)
     return model.to(dtype)
+
+
+def reference(folder: Path, dtype: torch.dtype = torch.float32, experts: str = "eager") -> Any:
+    """The checkpoint in transformers, every tensor found, none left over."""
+    transformers = pytest.importorskip("transformers", minversion="5.23.0")
+    transformers.utils.logging.disable_progress_bar()
+    model, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation=experts, output_loading_info=True
+    )
+    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    assert not found, found
+    return model.eval()
 
 
 def new_prefix(model: DiffusionGemma) -> Prefix:

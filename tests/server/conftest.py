@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -19,6 +18,7 @@ import torch
 import uvicorn
 from openai import OpenAI
 from tests import helpers
+from tests.helpers import ROOT
 from tests.pictures import vision_engine
 
 import redraft
@@ -29,7 +29,6 @@ from redraft.server.http.process import listen
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORD, ANSWER = helpers.PROMPT, helpers.ANSWER
 
 

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import beside, holding
+from tests.helpers import BYTES, beside, holding
 
 from redraft.constraints.compile import limits
 from redraft.constraints.compile.limits import CompileLimits
-from redraft.constraints.language import Source, Vocabulary, ready
+from redraft.constraints.language import Source, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
 from redraft.errors import BusyError, ConstraintError, DeadlineError
 
-BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
 TREE = {
     "type": "object",
     "properties": {c: {"$ref": "#/$defs/n"} for c in "abcdefghijkl"},

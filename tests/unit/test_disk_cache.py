@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests.helpers import BYTES
 
 from redraft.constraints import disk_cache
 from redraft.constraints import language as compiling
@@ -16,7 +17,6 @@ from redraft.constraints.language import Language, Source, Vocabulary, ready
 from redraft.constraints.sources import choices_source, schema_source
 from redraft.errors import ConstraintError
 
-BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "oddity": 1}
 
 

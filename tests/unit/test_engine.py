@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.errors import RequestError, WeightsError
 from redraft.operations.engine import Engine
 
-ROOT = Path(__file__).resolve().parents[2]
 TURN = [{"role": "user", "content": PROMPT}]
 
 

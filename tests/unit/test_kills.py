@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.helpers import forked, tiny_checkpoint, tiny_config
+from tests.helpers import BYTES, forked, tiny_checkpoint, tiny_config
 from tests.training import rows
-from tests.unit.test_disk_cache import BYTES, SCHEMA, right, spelt
+from tests.unit.test_disk_cache import SCHEMA, right, spelt
 from tests.unit.test_quantize import WIDE
 from tests.unit.test_tune import RECIPE
 

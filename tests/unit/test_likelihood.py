@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.helpers import ORACLE, oracle_model, side_by_side
+from tests.helpers import ORACLE, oracle_model, reference, side_by_side
 
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
@@ -24,9 +24,8 @@ TEXT = "record\nSend 417 melu to Karomi."
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_they_are_those_of_transformers() -> None:
     """Two prompts side by side, one of them longer than what is encoded at once."""
-    transformers = pytest.importorskip("transformers", minversion="5.23.0")
     folder = ORACLE / "ckpt"
-    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = reference(folder)
     head, cap = theirs.get_input_embeddings().weight, theirs.config.text_config.final_logit_softcapping
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, 512, (length,), generator=draw).tolist() for length in (PREFILL_CHUNK + 40, 7)]

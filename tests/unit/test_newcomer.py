@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from tests.helpers import Shell
+from tests.helpers import ROOT, Shell
 
 import redraft
 import redraft.cli.display
@@ -22,7 +22,6 @@ from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message
 
-ROOT = Path(__file__).resolve().parents[2]
 Captured = pytest.CaptureFixture[str]
 
 

@@ -22,7 +22,6 @@ from redraft.images.parts import MOST_PARTS, webp_size
 from redraft.images.pixels import STRIP, ImageLimits, fitted_size, load_rgb, prepare, read_picture
 
 SHAPE = VisionConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
-CONFIG = ImageConfig(SHAPE, begin=3, placeholder=4, end=5)
 
 
 def drawn(width: int, height: int, mode: str = "RGB") -> Image.Image:

@@ -14,7 +14,6 @@ from tests.helpers import Shell
 from redraft.cli.file_lines import read_lines
 from redraft.errors import RequestError, RunError
 
-Captured = pytest.CaptureFixture[str]
 CODE = b"def area(radius):\r\n    return radius\r\n\r\n\tprint(area(2))"
 QUICK = ("--seed", "1", "--steps", "2")
 

@@ -27,7 +27,7 @@ from redraft.stops import MAX_STOP_CHARS, MAX_STOPS, StopStrings
 from redraft.text import Text, read_text
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|think|>"]
-PAD, EOS, BOS = 0, 1, 2
+EOS, BOS = 1, 2
 
 # Written for this test after the published description: a system turn, a thinking switch, a tool list, turns.
 TEMPLATE = """\

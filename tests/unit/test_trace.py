@@ -17,8 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.helpers import ANSWER, PROMPT, Shell, forked
-from tests.unit.test_terminal import ROOT
+from tests.helpers import ANSWER, PROMPT, ROOT, Shell, forked
 
 from redraft.__main__ import main
 from redraft.cli.player import lines

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tests.helpers import reference
 from tests.training import SHAPE, rows, steps_of, stop_behind
 from torch import Tensor
 from torch.nn import functional as F
@@ -294,10 +295,8 @@ def batches_of_all_kinds(feed: Feed) -> list[Batch]:
 def test_both_losses_equal_those_of_transformers_modules(
     feed: Feed, recipe: Recipe, model: DiffusionGemma, tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers")
     feed.base.save(model, tmp_path)
-    transformers.utils.logging.disable_progress_bar()
-    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    theirs = reference(tmp_path)
     batches = [*(only(feed, seed) for seed in (1, 2)), *batches_of_all_kinds(feed)]
     assert any(len(set(lengths(batch))) > 1 for batch in batches[:2]), "no batch has padding to get wrong"
     assert int(batches[0].start.max()) > 16, "no prompt is longer than the window"
@@ -660,12 +659,8 @@ def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, train
     done = engine.generate("record\nSend 417 melu to Karomi.", chat=True, seed=0)
     assert len(done.tokens) <= 24
     assert sum(done.steps) <= 4
-    transformers = pytest.importorskip("transformers")
-    transformers.utils.logging.disable_progress_bar()
-    _, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(trained, output_loading_info=True)
-    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
-    assert not found, found
-    tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
+    reference(trained)
+    tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(trained)
     chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     assert tuple(asked) == engine.resolve(Request(chat)).prompt

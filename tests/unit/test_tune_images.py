@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import torch
 from PIL import Image
-from tests.helpers import new_prefix
+from tests.helpers import ROOT, new_prefix
 from tests.pictures import asking, drawn, png, write_whole
 
 import redraft
@@ -29,7 +29,6 @@ from redraft.tune.sources import Conversation
 from redraft.tune.train import train
 from redraft.weights.vision import load_vision
 
-ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 60), "blue": (30, 60, 220), "white": (250, 250, 250)}
 
 
