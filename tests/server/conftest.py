@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 import pytest
@@ -30,6 +31,7 @@ from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
 RECORD, ANSWER = helpers.PROMPT, helpers.ANSWER
+USER: list[Any] = [{"role": "user", "content": RECORD}]
 
 
 @dataclass

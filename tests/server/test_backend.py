@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers import Shell
-from tests.server.conftest import ANSWER, RECORD, Process, end, start
+from tests.server.conftest import ANSWER, RECORD, USER, Process, end, start
 
 from redraft.__main__ import main
 
@@ -30,7 +30,7 @@ def test_the_same_answers_as_here(server: Process, shell: Shell, tmp_path: Path)
     assert figures["same"] == 4
     assert figures["there_tokens_per_sec"] > 0
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    row = {"messages": [{"role": "user", "content": RECORD}]}
+    row = {"messages": USER}
     source.write_text(f"{json.dumps(row)}\n" * 9, encoding="utf-8")
     assert main(["run", str(source), str(out), "--seed", "1", *there(server)]) == 0
     bodies = [json.loads(line)["response"]["body"] for line in out.read_text(encoding="utf-8").splitlines()]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.helpers import Shell, python
-from tests.server.conftest import ANSWER, RECORD
+from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
 from redraft.cli.rows import Done, rows_of, run_batch
@@ -23,7 +23,6 @@ from redraft.server.http.settings import Settings
 from redraft.server.openai import chat
 from redraft.server.openai.batch import MOST_LINE_BYTES
 
-TURN = [{"role": "user", "content": RECORD}]
 SETTINGS = ("--seed", "0", "--threads", "1")
 
 
@@ -54,10 +53,10 @@ def said(line: dict[str, Any]) -> str:
 
 
 def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
-    body = {"model": "whatever", "messages": TURN}
+    body = {"model": "whatever", "messages": USER}
     rows = [
         {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
-        {"messages": TURN, "seed": 3},
+        {"messages": USER, "seed": 3},
         {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "record\n", "max_tokens": 4}},
         {"prompt": "record\n", "max_tokens": 4, "seed": 2},
         {"custom_id": "e", "body": body | {"seed": 0}},  # the body says which url it is for
@@ -75,8 +74,8 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
         ("{", "invalid_json"),
         ("[1]", "invalid_json"),
         ({"messages": []}, "invalid_value"),
-        ({"messages": TURN, "nonsense": 1}, "unsupported_parameter"),
-        ({"messages": TURN, "stream": True}, None),
+        ({"messages": USER, "nonsense": 1}, "unsupported_parameter"),
+        ({"messages": USER, "stream": True}, None),
         ({"custom_id": "x", "url": "/v1/embeddings", "body": {}}, None),
         ({"prompt": "a", "suffix": "b"}, None),
         ({"method": "DELETE", "prompt": "a"}, None),
@@ -84,7 +83,7 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
     ],
 )
 def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, code: str | None) -> None:
-    bad, good = run([row, {"messages": TURN}])
+    bad, good = run([row, {"messages": USER}])
     assert bad["response"]["status_code"] == 400
     assert bad["response"]["body"]["error"]["code"] == code
     assert said(good) == ANSWER
@@ -92,7 +91,7 @@ def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, co
 
 def test_more_rows_are_never_read_than_run_at_once(service: Service, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps({"messages": TURN}) + "\n" * 3 + (json.dumps({"messages": TURN}) + "\n") * 29)
+    source.write_text(json.dumps({"messages": USER}) + "\n" * 3 + (json.dumps({"messages": USER}) + "\n") * 29)
     most = 0
 
     def reported(done: Done) -> None:
@@ -146,7 +145,7 @@ def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_pa
     """What had no line end was taken for a line that was cut short, and removed."""
     (tmp_path / "out.jsonl").write_bytes(held)
     with pytest.raises(RequestError, match=r"line 1 of .* is not of a run's output"):
-        run([{"messages": TURN}] * 3)
+        run([{"messages": USER}] * 3)
     assert (tmp_path / "out.jsonl").read_bytes() == held
 
 
@@ -194,7 +193,7 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
 def test_an_output_is_continued_with_the_settings_it_was_begun_with(tmp_path: Path, shell: Shell) -> None:
     """Half an output by one model or seed and half by another looked like a whole one."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text(json.dumps({"messages": TURN}) + "\n", encoding="utf-8")
+    source.write_text(json.dumps({"messages": USER}) + "\n", encoding="utf-8")
     words = ["run", str(source), str(target), "--threads", "1", "--seed"]
     assert main([*words, "1"]) == 0
     before = target.read_bytes()
@@ -257,10 +256,10 @@ DEEP = "gate:" * 500 + "factor"
         {"prompt": [-1]},
         {"prompt": [2**32]},
         {"prompt": [2**63]},
-        {"messages": TURN, "n": 2**63},
-        {"messages": TURN, "n": 10**6},
-        {"messages": TURN, "canvas": {"accept": [DEEP]}},
-        {"messages": TURN, "canvas": {"accept": ["gate:1e300:factor"]}},
+        {"messages": USER, "n": 2**63},
+        {"messages": USER, "n": 10**6},
+        {"messages": USER, "canvas": {"accept": [DEEP]}},
+        {"messages": USER, "canvas": {"accept": ["gate:1e300:factor"]}},
         {"custom_id": "a\ud800", "url": "/v1/completions", "body": {"prompt": "a\ud800"}},
         '{"prompt": ' + "[" * 10_000 + "]" * 10_000 + "}",
         '{"prompt": "a", "seed": ' + "9" * 5000 + "}",
@@ -269,7 +268,7 @@ DEEP = "gate:" * 500 + "factor"
 )
 def test_a_hostile_row_is_an_error_row_and_the_run_goes_on(run: Callable[..., Any], row: Any) -> None:
     """The run ended, or hung, and stopped at that row again when it was resumed."""
-    bad, good = run([row, {"messages": TURN}])
+    bad, good = run([row, {"messages": USER}])
     assert bad["response"]["status_code"] == 400
     assert said(good) == ANSWER
 
@@ -287,7 +286,7 @@ def test_whatever_a_row_raises_is_its_error(
         return prepare(*given)
 
     monkeypatch.setattr(chat, "prepare", broken)
-    found = run([{"messages": TURN}] * 7, at_once=1)
+    found = run([{"messages": USER}] * 7, at_once=1)
     assert [line["response"]["status_code"] for line in found] == [500, 400, 400, 400, 400, 500, 200]
     assert "somebody" not in str(found[0]), "a failure of ours does not describe this machine"
 
@@ -295,14 +294,14 @@ def test_whatever_a_row_raises_is_its_error(
 def test_a_line_without_end_is_an_error_row_and_is_not_read_whole(run: Callable[..., Any], tmp_path: Path) -> None:
     """3 GB were read into memory. Resumed, it is still that row."""
     long = '{"prompt": "' + "a" * (3 * MOST_LINE_BYTES) + '"}'
-    found = run([long, {"messages": TURN}])
+    found = run([long, {"messages": USER}])
     assert [line["response"]["status_code"] for line in found] == [400, 200]
     assert str(len(long) + 1) in found[0]["response"]["body"]["error"]["message"]
-    assert run([long, {"messages": TURN}]) == found
+    assert run([long, {"messages": USER}]) == found
     with (tmp_path / "in.jsonl").open("rb") as file:
         assert max(len(row.data) for row in rows_of(file)) < 2000
     with pytest.raises(RequestError, match=r"row 1 of .* is not the one"):
-        run([long.replace("a", "b"), {"messages": TURN}])
+        run([long.replace("a", "b"), {"messages": USER}])
 
 
 # The command as it is, but for a kill at a moment drawn at random, within a line that is being written, too.
@@ -330,7 +329,7 @@ def test_kills_at_any_moment_leave_every_row_once_and_in_order(tmp_path: Path) -
     """Hostile rows among them have their errors where they belong."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     good = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 16, "max_steps": 3}
-    bad: list[Any] = [{"prompt": [-1]}, {"prompt": "a", "n": 2**63}, {"messages": TURN, "canvas": {"accept": [DEEP]}}]
+    bad: list[Any] = [{"prompt": [-1]}, {"prompt": "a", "n": 2**63}, {"messages": USER, "canvas": {"accept": [DEEP]}}]
     rows = [(bad[i % 3] if i % 20 == 7 else good) | {"custom_id": f"r{i}"} for i in range(80)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     killed = 0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, eventually
+from tests.server.conftest import ANSWER, ROOT, USER, Process, end, ended, eventually
 
 from redraft.server.http import connections
 from redraft.server.http.limits import ServerLimits
@@ -169,7 +169,7 @@ def test_connections_beyond_the_descriptors_keep_nobody_out() -> None:
         if i % 200 == 0:
             assert live(server)
     began = time.monotonic()
-    body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+    body = {"messages": USER, "seed": 7}
     told = httpx2.post(server.url + PATH, json=body, timeout=60).json()
     assert told["choices"][0]["message"]["content"] == ANSWER
     assert time.monotonic() - began < 10

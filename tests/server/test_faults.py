@@ -20,7 +20,7 @@ import httpx2
 import pytest
 import uvicorn
 from tests.helpers import python
-from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
+from tests.server.conftest import ANSWER, USER, Inside, ended, eventually, inside, start
 
 from redraft.constraints.compile import limits
 from redraft.engine.runner import Runner
@@ -43,7 +43,7 @@ LONG: dict[str, Any] = {
 }
 ENDLESS = LONG | {"max_steps": 9000, "entropy_bound": 1e-9}
 """It lasts until somebody ends it, on the quickest machine too."""
-SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+SHORT: dict[str, Any] = {"messages": USER, "seed": 7}
 PATH = "/v1/chat/completions"
 SCOPE = {"type": "http", "method": "POST"}
 WAITING = b": waiting\n\n"

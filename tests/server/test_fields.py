@@ -11,7 +11,7 @@ import pytest
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
-from tests.server.conftest import RECORD
+from tests.server.conftest import USER
 
 from redraft.server.canvas import CanvasBody
 from redraft.server.fim.infill import Fim, InfillHole
@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
 
 CHANGES: dict[str, Any] = {
     # name: a value that must change the answer, the reply's form, or be refused by this name
-    "messages": [{"role": "user", "content": RECORD}],
+    "messages": USER,
     "model": "gpt-9",
     "max_tokens": 3,
     "max_completion_tokens": 3,

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import httpx2
 import pytest
 from tests.helpers import Shell
-from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
+from tests.server.conftest import ANSWER, USER, Inside, eventually, inside
 
 from redraft.__main__ import main
 from redraft.errors import RequestError
@@ -32,7 +32,7 @@ from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
 Patch = pytest.MonkeyPatch
-MESSAGES = {"messages": [{"role": "user", "content": RECORD}]}
+MESSAGES = {"messages": USER}
 PATH = "/v1/chat/completions"
 
 

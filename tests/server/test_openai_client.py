@@ -13,10 +13,9 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
-from tests.server.conftest import ANSWER, RECORD, ROOT
+from tests.server.conftest import ANSWER, RECORD, ROOT, USER
 
 FULL = {"ignore_eos": True}
-USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
 
 
 def test_models_are_listed_and_found(client: OpenAI) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
+from tests.server.conftest import ANSWER, RECORD, ROOT, USER, Process, ended, inside, start
 
 from redraft.__main__ import main
 from redraft.operations.engine import Engine
@@ -425,7 +425,7 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     assert tab.bodies[-1]["canvas"]["ask_fields"] is True
     verdicts = page.locator(".fields td:last-child").all_text_contents()
     assert all(re.search(r"\d%|the schema", one) for one in verdicts), "how sure it is, or that it had no choice"
-    taught = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"stream": True}}
+    taught = {"messages": USER, "canvas": {"stream": True}}
     tab.change("v1/chat/completions", taught)  # so that one field is as this server's model would say
     held = {"who": {"const": "Karomi"}, "qty": {"const": 418}}
     schema = json.dumps({"type": "object", "properties": held, "required": list(held)})

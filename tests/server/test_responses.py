@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseFunctionToolCall
 from tests.helpers import SCHEMA
-from tests.server.conftest import ANSWER, RECORD, Process
+from tests.server.conftest import ANSWER, RECORD, USER, Process
 
 from redraft.server.openai.response_fields import Responses
 from redraft.server.openai.responses import turns_of
@@ -48,9 +48,7 @@ def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: Op
 
 def test_log_probabilities_are_those_of_chat(client: OpenAI) -> None:
     asked: Any = {"model": "nano", "input": RECORD, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    chat = client.chat.completions.create(
-        model="nano", messages=[{"role": "user", "content": RECORD}], seed=7, logprobs=True, top_logprobs=2
-    )
+    chat = client.chat.completions.create(model="nano", messages=USER, seed=7, logprobs=True, top_logprobs=2)
     assert chat.choices[0].logprobs is not None
     wanted = [one.model_dump() for one in chat.choices[0].logprobs.content or ()]
     assert "".join(one["token"] for one in wanted).removesuffix("<turn|>") == ANSWER

@@ -15,10 +15,10 @@ import jsonschema_rs
 import openai
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import ChatCompletionToolParam
 from pydantic import BaseModel, EmailStr, Field
 from tests.helpers import SCHEMA
-from tests.server.conftest import RECORD, Process
+from tests.server.conftest import RECORD, USER, Process
 
 from redraft.constraints.validation import unfenced
 from redraft.operations.engine import Engine
@@ -27,7 +27,6 @@ from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import prepare
 from redraft.server.openai.fields import Chat
 
-USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
 ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
 
 

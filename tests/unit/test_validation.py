@@ -11,18 +11,16 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from tests.helpers import holding
+from tests.helpers import BYTES, holding
 
 from redraft.constraints import validation
 from redraft.constraints.compile.dialect import URIS
 from redraft.constraints.compile.limits import UNTIL
 from redraft.constraints.compile.schema import compile_schema
-from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import MOST_LEVELS, check_readable, schema_problems, verdicts
 from redraft.errors import ConstraintError, DeadlineError
-
-BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({1}), frozenset({1}))
 
 
 def fanned(levels: int, how: str) -> dict[str, Any]:
