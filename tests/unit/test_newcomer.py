@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.helpers import ROOT, Shell
 
 import redraft
 import redraft.cli.display
@@ -21,13 +22,11 @@ from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message
 
-ROOT = Path(__file__).resolve().parents[2]
 Captured = pytest.CaptureFixture[str]
 
 
-def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
-    assert main([]) == 2
-    out, err = capsys.readouterr()
+def test_the_name_alone_is_answered_with_the_help(shell: Shell) -> None:
+    out, err = shell([], 2)
     assert out == "", "a pipe behind it gets nothing"
     assert "redraft demo" in err
 
@@ -119,11 +118,10 @@ ASKED = [
     ],
 )
 def test_who_asks_nano_for_what_it_cannot_is_told(
-    words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     monkeypatch.setattr(common, "at_a_terminal", lambda: True)
-    assert main([*words, "--threads", "1"]) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = shell([*words, "--threads", "1"]).err.splitlines()
     assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == told
 
 

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.helpers import BYTES, holding
 
 from redraft.constraints import validation
 from redraft.constraints.compile.dialect import URIS
 from redraft.constraints.compile.limits import UNTIL
 from redraft.constraints.compile.schema import compile_schema
-from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import MOST_LEVELS, check_readable, schema_problems, verdicts
 from redraft.errors import ConstraintError, DeadlineError
-
-BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({1}), frozenset({1}))
 
 
 def fanned(levels: int, how: str) -> dict[str, Any]:
@@ -94,15 +93,12 @@ def test_a_caller_who_has_no_time_learns_so_and_nothing_is_kept(tmp_path: Path) 
     """It was refused for good: the refusal was kept on disk."""
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
     many = {"type": "object", "properties": {f"k{i}": {"type": "string", "pattern": f"^{i}$"} for i in range(17)}}
-    token = UNTIL.set(time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "_JUDGE", "import time; time.sleep(60)")
         patch.setattr(validation, "LEAST_SEC", 0.1)
         for work in (lambda: verdicts(schema, {}), lambda: ready(schema_source(many), BYTES, kept_in=tmp_path)):
-            UNTIL.set(time.monotonic() + 1.0)
-            with pytest.raises(DeadlineError):
+            with holding(UNTIL, time.monotonic() + 1.0), pytest.raises(DeadlineError):
                 work()
-    UNTIL.reset(token)
     assert ready(schema_source(many), BYTES, kept_in=tmp_path).holds([byte + 2 for byte in b"{}"])
 
 

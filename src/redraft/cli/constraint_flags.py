@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import bounded, decoded, note
+from redraft.cli.common import decoded, note, read_file
 from redraft.errors import ConstraintError, RequestError
 
 if TYPE_CHECKING:
@@ -79,11 +79,8 @@ def _is_file(path: Path) -> bool:
 
 
 def _read(path: Path, flag: str) -> str:
-    try:
-        with path.open("rb") as file:
-            return decoded(bounded(file, str(path)), f"{flag} {path}")
-    except OSError as error:
-        raise RequestError(f"{flag} {path} cannot be read: {error.strerror}") from None
+    name = f"{flag} {path}"
+    return decoded(read_file(path, name), name)
 
 
 def check_flag(parser: argparse._ActionsContainer) -> None:
