@@ -255,7 +255,7 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
             self.end_headers()
         try:
             if self.path in ("/slow", "/head"):
-                for _ in range(40):
+                for _ in range(100):
                     self.wfile.write(b"x")
                     self.wfile.flush()
                     threading.Event().wait(0.1)
@@ -322,7 +322,7 @@ def test_bounds_of_what_is_fetched(elsewhere: tuple[str, list[str]], path: str, 
     began = time.monotonic()
     with pytest.raises(RequestError, match=said):
         fetcher.fetch(f"http://{host}/{path}", "part")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
     assert seen == [f"/{path}"]
 
 
