@@ -330,6 +330,8 @@ def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Cap
         (["generate", "hi", "--dtype", "float16"], "--dtype"),
         (["generate", "hi", "--preset", "turbo"], "--preset"),
         (["generate", "hi", "--wishes", "3"], "unknown flag --wishes 3; see `redraft generate --help`"),
+        (["json", "--seeed", "1", "a text"], "unknown flag --seeed; did you mean '--seed'? See"),
+        (["json", "--shema", "who", "a text"], "unknown flag --shema; did you mean '--schema'? See"),
         (["frobnicate"], "no verb 'frobnicate'"),
     ],
 )

@@ -244,7 +244,8 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:
     """A line on stderr about the fields whose values are a guess, if a model of the package is asked."""
     if fields and _embedded(arguments):
-        note(f"a guess: {', '.join(fields)}; {BOUNDS[arguments.model]}")
+        bounds = f"{arguments.model} is small and often wrong, and a field with ? may be null"
+        note(f"a guess: {', '.join(fields)}; {bounds}")
 
 
 def _embedded(arguments: argparse.Namespace) -> bool:
