@@ -6,13 +6,15 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.helpers import Shell
+
     from redraft.operations.engine import Engine
 
 # Examples are the same in every run, so a red check is never a matter of luck; run with --hypothesis-seed to explore.
@@ -74,3 +76,15 @@ def engine() -> Engine:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept in the user's cache is kept in a folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Runs the command of some words, which must exit with a code; returns what has been printed, `out` and `err`."""
+    from redraft.__main__ import main
+
+    def run(words: list[str], code: int = 0) -> Any:
+        assert main(words) == code
+        return capsys.readouterr()
+
+    return run

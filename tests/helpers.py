@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
 from redraft.constraints.condition.projection import Projection
-from redraft.diffusion.noise import Noise
+from redraft.constraints.language import Vocabulary
+from redraft.diffusion.noise import Noise, SeededNoise
 from redraft.engine.events import Draft, Event
 from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop
 from redraft.engine.request import ResolvedRequest
+from redraft.engine.runner import run_alone
 from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.engine.sequence import CanvasSequence
 from redraft.model.gemma import DiffusionGemma
@@ -27,11 +39,27 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
-from redraft.weights.source import WeightSource
+from redraft.weights.source import SINGLE, WeightSource, locate
 
+ROOT = Path(__file__).parents[1]
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
+BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
+"""A token for each byte; the first two are of no text, and the first of them is the end."""
 SLIDING, FULL = "sliding_attention", "full_attention"
+
+Shell = Callable[..., Any]
+"""The fixture `shell`."""
+
+# What nano-sudoku is asked in most tests, its answer, and a schema that the answer is of.
+PROMPT = "record\nSend 417 melu to Karomi."
+ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
+    "required": ["who", "qty", "item"],
+    "additionalProperties": False,
+}
 
 # What float32 leaves open where the order of sums is not promised: logits of these models reach 30, and their roundings
 # pass through two layers and a logarithm.
@@ -172,6 +200,19 @@ def tiny_checkpoint(folder: Path, config: ModelConfig | None = None, **options: 
     return model
 
 
+def nano_copy(folder: Path, without: str = "") -> Path:
+    """A copy of nano-sudoku, but for one file."""
+    shutil.copytree(locate("nano-sudoku"), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(without))
+    return folder
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """Change the stored tensors of a checkpoint of one file."""
+    tensors = load_file(folder / SINGLE)
+    change(tensors)
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+
+
 def vision_tensors(hidden: int) -> dict[str, Tensor]:
     """The oracle's vision tower, its projection cut to another width: transformers insists on having one."""
     source, projection = WeightSource(ORACLE / "ckpt"), "model.encoder.embed_vision.embedding_projection.weight"
@@ -196,6 +237,18 @@ def stable_model(dtype: torch.dtype = torch.float32, kernels: Kernels = FAST) ->
     return model.to(dtype)
 
 
+def reference(folder: Path, dtype: torch.dtype = torch.float32, experts: str = "eager") -> Any:
+    """The checkpoint in transformers, every tensor found, none left over."""
+    transformers = pytest.importorskip("transformers", minversion="5.23.0")
+    transformers.utils.logging.disable_progress_bar()
+    model, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation=experts, output_loading_info=True
+    )
+    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    assert not found, found
+    return model.eval()
+
+
 def new_prefix(model: DiffusionGemma) -> Prefix:
     """An empty cache of the model's shape, dtype and device."""
     return Prefix(model.config.layers, dtype=model.dtype, device=model.device)
@@ -211,6 +264,45 @@ def with_kernels(model: DiffusionGemma, kernels: Kernels) -> DiffusionGemma:
     twin = DiffusionGemma(model.config, kernels).to(model.dtype)
     twin.load_state_dict(model.state_dict())
     return twin.eval().requires_grad_(False)
+
+
+@contextmanager
+def holding(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    """A context variable has a value while the block runs."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def python(code: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run some code that imports this program in a process of its own; it is given words and environment variables."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | variables
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def forked(work: Callable[[], object]) -> None:
+    """Run some work in a process of its own, with all that is imported here; it must end well."""
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(120)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
+
+
+@contextmanager
+def beside(*works: Callable[[], object]) -> Iterator[list[threading.Thread]]:
+    """Each work on a thread of its own while the block runs; behind it they have ended."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    yield threads
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "it waits for ever"
 
 
 class Listening(Observer):
@@ -234,6 +326,23 @@ def listen(
 ) -> Handle:
     """Submit a request whose events a function takes."""
     return loop.submit(request, CancelScope(Listening(listener, drafts=drafts)), behind=behind)
+
+
+def side_by_side(loop: Loop, requests: Sequence[ResolvedRequest], *, variants: bool = False) -> list[list[Event]]:
+    """The events of each request, run to its end beside the others; variants wait for the prompt of the first."""
+    found: list[list[Event]] = [[] for _ in requests]
+    first = None
+    for request, events in zip(requests, found, strict=True):
+        handle = listen(loop, request, events.append, drafts=True, behind=first)
+        first = first or (handle if variants else None)
+    while loop.tick():
+        loop.check()
+    return found
+
+
+def alone(model: DiffusionGemma, requests: Sequence[ResolvedRequest]) -> list[list[Event]]:
+    """The events of each request, run without a loop."""
+    return [list(run_alone(model, request, SeededNoise(request.seed))) for request in requests]
 
 
 def opened(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, drafts: bool) -> CanvasSequence:

@@ -99,7 +99,7 @@ def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(noise.integers(0, 256, (height, width, 3), np.uint8))
 
 
-def png(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     """An image as a file's bytes."""
     file = io.BytesIO()
     image.save(file, kind, **options)

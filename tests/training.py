@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-from redraft.tune.train import LOG
+from redraft.tune.recipe import Recipe
+from redraft.tune.train import LOG, train
 
 SHAPE = """
 [model]
@@ -24,6 +26,23 @@ window = 16
 max_positions = 128
 canvas_length = 24
 """
+
+
+def stop_behind(last: int) -> Callable[[int, int, dict[str, float]], None]:
+    """A run's report that interrupts it behind a step."""
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+def steps_of(recipe: Recipe, out: Path) -> list[int]:
+    """The steps that a run still takes."""
+    steps: list[int] = []
+    train(recipe, out, lambda step, total, row: steps.append(step))
+    return steps
 
 
 def rows(folder: Path) -> list[dict[str, float]]:

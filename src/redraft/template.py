@@ -318,7 +318,7 @@ def _sandbox() -> Any:
     environment.filters = {name: _as_filter(name, run) for name, run in kept.items()}
     environment.tests = {name: _as_test(run) for name, run in environment.tests.items()}
     environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 
 
@@ -343,10 +343,6 @@ def _check_binop(operator: str, left: Any, right: Any) -> None:
 
 def _raise(message: str) -> str:
     raise _RefusedError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 def _to_json(

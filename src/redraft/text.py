@@ -159,7 +159,6 @@ class Text:
 
     @cached_property
     def _marks(self) -> re.Pattern[str]:
-        """Any special token."""
         added = self.tokenizer.get_added_tokens_decoder().values()
         return re.compile(_any_of({token.content for token in added if token.special and len(token.content) > 1}))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.helpers import Shell
 
 from redraft.__main__ import main
 from redraft.cli.datasets import as_files
@@ -74,22 +75,18 @@ def test_a_fleet_survives_json() -> None:
         ),
     ],
 )
-def test_flags_that_no_fleet_has_are_refused(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["serve", *words]) == 2
-    assert capsys.readouterr().err == f"redraft: {message}\n"
+def test_flags_that_no_fleet_has_are_refused(words: tuple[str, ...], message: str, shell: Shell) -> None:
+    assert shell(["serve", *words], 2).err == f"redraft: {message}\n"
 
 
 @pytest.mark.parametrize("verb", ["serve", "run"])
 def test_without_ray_the_remedy_is_said(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    verb: str, monkeypatch: pytest.MonkeyPatch, shell: Shell, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "in").write_text("{}\n")
     words = [str(tmp_path / "in"), str(tmp_path / "out")] if verb == "run" else []
-    assert main([verb, *words, "--ray", "--device", "cpu"]) == 2
-    assert "Ray cannot be imported" in (error := capsys.readouterr().err)
+    assert "Ray cannot be imported" in (error := shell([verb, *words, "--ray", "--device", "cpu"], 2).err)
     assert "pip install 'redraft[scale]'" in error
 
 
@@ -212,11 +209,10 @@ def test_a_fleet_grows_and_shrinks_by_rows(rows: dict[str, float], wanted: int) 
     ],
 )
 def test_scores_that_no_fleet_gives_are_refused(
-    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, tmp_path: Path, shell: Shell
 ) -> None:
     (tmp_path / "rows").write_text('{"prompt": "a", "response": "b"}\n')
-    assert main(["eval", *(str(tmp_path / "rows") if word == "ROWS" else word for word in words)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in shell(["eval", *(str(tmp_path / "rows") if word == "ROWS" else word for word in words)], 2).err
 
 
 def test_a_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

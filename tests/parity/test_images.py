@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.helpers import CLOSE, FULL, SLIDING, new_prefix
+from tests.helpers import CLOSE, FULL, SLIDING, new_prefix, reference
 from tests.pictures import (
     PLACEHOLDER,
     asking,
@@ -170,16 +170,6 @@ def run_ours(
         rows.commit()
         start = end
     return torch.cat(hidden), model.denoise(canvas, None, prefix)
-
-
-def reference(folder: Path) -> Any:
-    transformers.utils.logging.disable_progress_bar()
-    model, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
-        folder, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
-    )
-    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
-    assert not found, found
-    return model.eval()
 
 
 @torch.no_grad()

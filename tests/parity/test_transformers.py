@@ -18,6 +18,7 @@ from tests.helpers import (
     SLIDING,
     new_prefix,
     oracle_model,
+    reference,
     soften,
     tiny_json,
     tiny_model,
@@ -98,17 +99,6 @@ def checkpoint(root: dict[str, Any], seed: int, released_spelling: bool) -> Iter
             architectures = {"architectures": ["DiffusionGemmaForBlockDiffusion"], "dtype": "float32"}
             (folder / "config.json").write_text(json.dumps(root | architectures))
         yield model, folder
-
-
-def reference(folder: Path, dtype: torch.dtype = torch.float32, experts: str = "eager") -> Any:
-    """The checkpoint in transformers, every tensor found, none left over."""
-    transformers.utils.logging.disable_progress_bar()
-    model, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", experts_implementation=experts, output_loading_info=True
-    )
-    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
-    assert not found, found
-    return model.eval()
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers import FULL, ORACLE, SLIDING, tiny_json, tiny_model, vision_tensors
+from tests.helpers import FULL, ORACLE, PROMPT, SLIDING, tiny_json, tiny_model, vision_tensors
 
 from redraft import load
 from redraft.config import GenerationConfig, parse_model
@@ -25,7 +25,6 @@ from redraft.weights.source import locate
 pytest.importorskip("transformers", minversion="5.23.0")
 pytestmark = pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 
-PROMPT = "record\nSend 417 melu to Karomi."
 DTYPES = ["float32", "bfloat16"]
 
 

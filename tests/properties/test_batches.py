@@ -2,7 +2,7 @@
 events it has alone, bit for bit in fp32. The books of scheduler, runner and cache are checked after every forward."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import listen, side_by_side, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
@@ -95,16 +95,6 @@ def alone(asked: ResolvedRequest, num_experts: int = 8) -> list[Event]:
     return list(run_alone(model(num_experts), asked, SeededNoise(asked.seed)))
 
 
-@dataclass
-class Told:
-    """Listener of one request."""
-
-    events: list[Event] = field(default_factory=list)
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-
-
 @settings(max_examples=20)
 @given(
     st.lists(st.tuples(shapes, st.integers(0, 6), st.none() | st.integers(1, 5)), min_size=1, max_size=6),
@@ -121,12 +111,12 @@ def test_every_batch_gives_what_each_request_has_alone(
     """Drawn: (shape of a request, the tick it arrives at, how many ticks later it is aborted, if it is)."""
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
     loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100))
-    told = [Told() for _ in asked]
+    told = [list[Event]() for _ in asked]
     handles: dict[int, Handle] = {}
     for tick in range(10_000):
         for i, (one, arrives, leaves) in enumerate(asked):
             if arrives == tick:
-                handles[i] = listen(loop, one, told[i], drafts=True)
+                handles[i] = listen(loop, one, told[i].append, drafts=True)
             if leaves is not None and arrives + leaves == tick:
                 handles[i].abort()
             loop.check()
@@ -136,13 +126,13 @@ def test_every_batch_gives_what_each_request_has_alone(
             break
     for (one, _, leaves), heard in zip(asked, told, strict=True):
         wanted = alone(one, num_experts)
-        if heard.events[-1] == wanted[-1]:
-            assert heard.events == wanted
+        if heard[-1] == wanted[-1]:
+            assert heard == wanted
         else:
             assert leaves is not None, "a request that nobody aborted ended otherwise"
-            assert isinstance(heard.events[-1], Finished)
-            assert heard.events[-1].reason == "aborted"
-            assert heard.events[:-1] == wanted[: len(heard.events) - 1]
+            assert isinstance(heard[-1], Finished)
+            assert heard[-1].reason == "aborted"
+            assert heard[:-1] == wanted[: len(heard) - 1]
     assert loop.num_bytes == 0, "a finished request left its cache behind"
 
 
@@ -160,13 +150,13 @@ def test_no_end_token_before_min_tokens() -> None:
 def test_a_deadline_gives_the_best_reading_so_far() -> None:
     now = [0.0]
     loop = Loop(model(), clock=lambda: now[0])
-    asked, told = replace(request(5, 16, 1, 5), deadline_sec=10.0), Told()
-    listen(loop, asked, told, drafts=True)
+    asked, told = replace(request(5, 16, 1, 5), deadline_sec=10.0), list[Event]()
+    listen(loop, asked, told.append, drafts=True)
     loop.tick()
     loop.tick()
     now[0] = 10.0
     assert not loop.tick()
-    *_, block, finished = told.events
+    *_, block, finished = told
     assert isinstance(block, Block)
     assert not block.settled
     assert block.steps == 2
@@ -178,33 +168,33 @@ def test_a_deadline_gives_the_best_reading_so_far() -> None:
 def test_a_deadline_in_the_queue_ends_without_text() -> None:
     now = [0.0]
     loop = Loop(model(), LoopConfig(max_running=1), clock=lambda: now[0])
-    first, second = Told(), Told()
-    listen(loop, request(5, 16, 1, 5), first)
-    listen(loop, replace(request(5, 16, 2, 5), deadline_sec=1.0), second)
+    first, second = list[Event](), list[Event]()
+    listen(loop, request(5, 16, 1, 5), first.append)
+    listen(loop, replace(request(5, 16, 2, 5), deadline_sec=1.0), second.append)
     loop.tick()
     now[0] = 2.0
     loop.drain()
-    assert [type(event) for event in second.events] == [Finished]
-    assert first.events == [event for event in alone(request(5, 16, 1, 5)) if isinstance(event, Block | Finished)]
+    assert [type(event) for event in second] == [Finished]
+    assert first == [event for event in alone(request(5, 16, 1, 5)) if isinstance(event, Block | Finished)]
 
 
 def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
-    loop, victim, handles = Loop(model()), Told(), list[Handle]()
+    loop, victim, handles = Loop(model()), list[Event](), list[Handle]()
     listen(loop, request(5, 16, 1, 5), lambda event: handles[0].abort(), drafts=True)
-    handles.append(listen(loop, request(6, 16, 2, 5), victim, drafts=True))
+    handles.append(listen(loop, request(6, 16, 2, 5), victim.append, drafts=True))
     loop.drain()
     loop.check()
-    assert [getattr(event, "reason", None) for event in victim.events] == ["aborted"]
+    assert [getattr(event, "reason", None) for event in victim] == ["aborted"]
 
 
 def test_a_full_queue_refuses_and_loses_nothing() -> None:
-    loop, told = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), [Told() for _ in range(2)]
+    loop, told = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), [list[Event]() for _ in range(2)]
     for i in range(2):
-        listen(loop, request(5, 8, i, 2), told[i])
+        listen(loop, request(5, 8, i, 2), told[i].append)
     with pytest.raises(BusyError, match="2 requests are waiting"):
-        listen(loop, request(5, 8, 9, 2), Told())
+        loop.submit(request(5, 8, 9, 2))
     loop.drain()
-    assert all(isinstance(one.events[-1], Finished) for one in told)
+    assert all(isinstance(one[-1], Finished) for one in told)
 
 
 @dataclass(eq=False)
@@ -340,27 +330,22 @@ def test_a_caller_with_many_waiting_does_not_keep_another_from_running() -> None
 
 @pytest.mark.parametrize("max_running", [1, 3, 8])
 def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: int) -> None:
-    loop, told = Loop(model(), LoopConfig(max_running=max_running)), [Told() for _ in range(6)]
+    loop = Loop(model(), LoopConfig(max_running=max_running))
     asked = [replace(request(300, 20, 1, 4), seed=seed) for seed in range(6)]
-    first = listen(loop, asked[0], told[0], drafts=True)
-    for one, heard in zip(asked[1:], told[1:], strict=True):
-        listen(loop, one, heard, drafts=True, behind=first)
-    while loop.tick():
-        loop.check()
-    assert [heard.events for heard in told] == [alone(one) for one in asked]
+    assert side_by_side(loop, asked, variants=True) == [alone(one) for one in asked]
 
 
 def test_variants_are_not_stranded_when_the_first_is_aborted() -> None:
-    loop, told = Loop(model()), [Told() for _ in range(3)]
+    loop, told = Loop(model()), [list[Event]() for _ in range(3)]
     asked = [replace(request(600, 20, 1, 4), seed=seed) for seed in range(3)]
-    first = listen(loop, asked[0], told[0], drafts=True)
+    first = listen(loop, asked[0], told[0].append, drafts=True)
     for one, heard in zip(asked[1:], told[1:], strict=True):
-        listen(loop, one, heard, drafts=True, behind=first)
+        listen(loop, one, heard.append, drafts=True, behind=first)
     loop.tick()
     first.abort()
     while loop.tick():
         loop.check()
-    assert [heard.events for heard in told[1:]] == [alone(one) for one in asked[1:]]
+    assert told[1:] == [alone(one) for one in asked[1:]]
 
 
 @settings(max_examples=15)
@@ -373,20 +358,14 @@ def test_a_kept_prefix_changes_no_answer(drawn: list[tuple[int, int, int]], budg
     loop = Loop(model(), LoopConfig(prefix_bytes=budget, max_running=2))
     whole = [tuple((11 * kind + 5 * i) % 60 + 2 for i in range(800)) for kind in range(3)]
     asked = [replace(request(5, 10, seed, 2), prompt=whole[kind][:length]) for kind, length, seed in drawn]
-    told = [Told() for _ in asked]
-    for one, heard in zip(asked, told, strict=True):
-        listen(loop, one, heard, drafts=True)
-    while loop.tick():
-        loop.check()
-    assert [heard.events for heard in told] == [alone(one) for one in asked]
+    assert side_by_side(loop, asked) == [alone(one) for one in asked]
 
 
 def test_a_repeated_prompt_is_not_encoded_again() -> None:
     loop = Loop(model())
     asked = request(600, 10, 1, 2)
     for _ in range(2):
-        listen(loop, asked, Told())
-        loop.drain()
+        side_by_side(loop, [asked])
     assert loop.runner.prefixes.hits == 512, "two chunks of 256 tokens were known"
 
 

@@ -25,7 +25,6 @@ WORDS = [b"call:", b'":', b"{", b"true", b"a:", b",b:", b"no", b"-1"]
 PIECES = (None, None, *(MARKS[name] for name in NAMES), *WORDS, *(bytes([byte]) for byte in range(0xF8)))
 SPELT = {2 + i: name.encode() for i, name in enumerate(NAMES)}
 VOCABULARY = Vocabulary(PIECES, frozenset({EOS}), frozenset({EOS, PAD}))
-FLAGS = {"type": "object", "additionalProperties": {"type": "boolean"}}
 TOOLS: dict[str, Any] = {
     "weather.now": {
         "type": "object",

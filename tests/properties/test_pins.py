@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import alone, side_by_side, tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -17,11 +17,10 @@ from redraft.diffusion.halt import AtLeast, StableAndConfident
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.diffusion.stats import Stats
-from redraft.engine.events import Block, Draft, Event
+from redraft.engine.events import Block, Draft
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -64,12 +63,9 @@ def test_pins_never_move_alone_or_among_others(
         options = {"preset": preset, "end_aware": end_aware, "canvas": WIDTH}
         asked.append(request(SeedCanvas(held, loose), max_tokens, seed, **options))
         pins.append(dict(held))
-    loop, reported = Loop(model()), [list[Event]() for _ in asked]
-    for one, heard in zip(asked, reported, strict=True):
-        listen(loop, one, heard.append, drafts=True)
-    loop.drain()
-    for one, heard, wanted in zip(asked, reported, pins, strict=True):
-        assert heard == list(run_alone(model(), one, SeededNoise(one.seed)))
+    reported = side_by_side(Loop(model()), asked)
+    assert reported == alone(model(), asked)
+    for heard, wanted in zip(reported, pins, strict=True):
         end = min([at for at, token in wanted.items() if token == EOS], default=WIDTH)
         said = [token for event in heard if isinstance(event, Block) for token in event.tokens]
         for at, token in wanted.items():

@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_450, TESTS: 31_400}
+WHOLE_WALLS = {SOURCE: 45_400, TESTS: 31_000}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_440,
-    "images": 740,
+    "core": 10_460,
+    "images": 750,
     "model/gpu": 1_935,
     "weights": 3_470,
-    "constraints": 6_330,
+    "constraints": 6_345,
     "tasks": 2_580,
     "tune": 3_025,
     "measure": 2_800,
-    "server": 5_980,
+    "server": 6_000,
     "operations": 2_090,
     "trace": 615,
     "distributed": 600,
-    "cli": 4_885,
+    "cli": 4_910,
 }
 
 

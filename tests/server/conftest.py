@@ -11,11 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 import torch
 import uvicorn
+from openai import OpenAI
+from tests import helpers
+from tests.helpers import ROOT
+from tests.pictures import vision_engine
 
 import redraft
 from redraft.operations.engine import Engine
@@ -25,9 +30,8 @@ from redraft.server.http.process import listen
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORD = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+RECORD, ANSWER = helpers.PROMPT, helpers.ANSWER
+USER: list[Any] = [{"role": "user", "content": RECORD}]
 
 
 @dataclass
@@ -90,6 +94,18 @@ def server() -> Iterator[Process]:
     end(process)
 
 
+@pytest.fixture(scope="module")
+def client(server: Process) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def http(server: Process) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=100) as made:
+        yield made
+
+
 @dataclass
 class Inside:
     """A server in this process."""
@@ -108,6 +124,15 @@ def nano() -> Iterator[Engine]:
     """One engine, whose loop turns."""
     torch.set_num_threads(1)
     engine = redraft.load("nano-sudoku")
+    engine.loop.start()
+    yield engine
+    engine.loop.stop()
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A random model that takes images; its loop turns."""
+    engine = vision_engine(tmp_path_factory.mktemp("model"))
     engine.loop.start()
     yield engine
     engine.loop.stop()

@@ -6,14 +6,13 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT
+from tests.helpers import Shell, python
+from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
 from redraft.cli.rows import Done, rows_of, run_batch
@@ -24,14 +23,19 @@ from redraft.server.http.settings import Settings
 from redraft.server.openai import chat
 from redraft.server.openai.batch import MOST_LINE_BYTES
 
-TURN = [{"role": "user", "content": RECORD}]
+SETTINGS = ("--seed", "0", "--threads", "1")
 
 
 @pytest.fixture
-def run(nano: Engine, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+def service(nano: Engine) -> Service:
+    made = Service(Settings(names=("nano", "*")))
+    made.ready(nano)
+    return made
+
+
+@pytest.fixture
+def run(service: Service, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Write rows, answer them, read the answers."""
-    service = Service(Settings(names=("nano", "*")))
-    service.ready(nano)
 
     def answered(rows: list[Any], **options: Any) -> list[dict[str, Any]]:
         source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -49,10 +53,10 @@ def said(line: dict[str, Any]) -> str:
 
 
 def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
-    body = {"model": "whatever", "messages": TURN}
+    body = {"model": "whatever", "messages": USER}
     rows = [
         {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
-        {"messages": TURN, "seed": 3},
+        {"messages": USER, "seed": 3},
         {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "record\n", "max_tokens": 4}},
         {"prompt": "record\n", "max_tokens": 4, "seed": 2},
         {"custom_id": "e", "body": body | {"seed": 0}},  # the body says which url it is for
@@ -70,8 +74,8 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
         ("{", "invalid_json"),
         ("[1]", "invalid_json"),
         ({"messages": []}, "invalid_value"),
-        ({"messages": TURN, "nonsense": 1}, "unsupported_parameter"),
-        ({"messages": TURN, "stream": True}, None),
+        ({"messages": USER, "nonsense": 1}, "unsupported_parameter"),
+        ({"messages": USER, "stream": True}, None),
         ({"custom_id": "x", "url": "/v1/embeddings", "body": {}}, None),
         ({"prompt": "a", "suffix": "b"}, None),
         ({"method": "DELETE", "prompt": "a"}, None),
@@ -79,17 +83,15 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
     ],
 )
 def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, code: str | None) -> None:
-    bad, good = run([row, {"messages": TURN}])
+    bad, good = run([row, {"messages": USER}])
     assert bad["response"]["status_code"] == 400
     assert bad["response"]["body"]["error"]["code"] == code
     assert said(good) == ANSWER
 
 
-def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path) -> None:
-    service = Service(Settings())
-    service.ready(nano)
+def test_more_rows_are_never_read_than_run_at_once(service: Service, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps({"messages": TURN}) + "\n" * 3 + (json.dumps({"messages": TURN}) + "\n") * 29)
+    source.write_text(json.dumps({"messages": USER}) + "\n" * 3 + (json.dumps({"messages": USER}) + "\n") * 29)
     most = 0
 
     def reported(done: Done) -> None:
@@ -101,10 +103,8 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
     assert most <= 4
 
 
-def test_rows_that_vanish_while_they_are_read_are_no_success(nano: Engine, tmp_path: Path) -> None:
+def test_rows_that_vanish_while_they_are_read_are_no_success(service: Service, tmp_path: Path) -> None:
     """It ended with fewer rows and 0, as if the file had never had more."""
-    service = Service(Settings(names=("nano", "*")))
-    service.ready(nano)
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = json.dumps({"prompt": "record\n", "max_tokens": 1, "user": "x" * 200}) + "\n"
     source.write_text(row * 1000)
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_pa
     """What had no line end was taken for a line that was cut short, and removed."""
     (tmp_path / "out.jsonl").write_bytes(held)
     with pytest.raises(RequestError, match=r"line 1 of .* is not of a run's output"):
-        run([{"messages": TURN}] * 3)
+        run([{"messages": USER}] * 3)
     assert (tmp_path / "out.jsonl").read_bytes() == held
 
 
@@ -190,25 +190,21 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
     assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 
 
-def test_an_output_is_continued_with_the_settings_it_was_begun_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_is_continued_with_the_settings_it_was_begun_with(tmp_path: Path, shell: Shell) -> None:
     """Half an output by one model or seed and half by another looked like a whole one."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text(json.dumps({"messages": TURN}) + "\n", encoding="utf-8")
+    source.write_text(json.dumps({"messages": USER}) + "\n", encoding="utf-8")
     words = ["run", str(source), str(target), "--threads", "1", "--seed"]
     assert main([*words, "1"]) == 0
     before = target.read_bytes()
-    assert main([*words, "2"]) == 2
-    assert "was begun with seed 1, now 2: use the same flags, or name another output" in capsys.readouterr().err
+    assert "was begun with seed 1, now 2: use the same flags, or name another output" in shell([*words, "2"], 2).err
     assert target.read_bytes() == before
     assert main([*words, "1"]) == 0
 
 
-def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"wrong{i}": 1}}\n' for i in range(5)))
-    assert main(["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]) == 3
-    lines = capsys.readouterr().err.splitlines()
+    lines = shell(["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")], 3).err.splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:4]] == ["row 1", "row 2", "row 3"]
     assert "and 2 more, each with its error in" in lines[4]
 
@@ -229,7 +225,7 @@ sys.exit(main())
 """
 
 
-def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Path) -> None:
+def test_a_kill_loses_nothing_and_does_nothing_twice(service: Service, tmp_path: Path) -> None:
     """Cut off, once in the middle of a line, the file is what an uninterrupted run writes."""
     source, target, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "whole.jsonl"))
     row = {
@@ -239,16 +235,11 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Pat
         "canvas": {"width": 16},
     }
     source.write_text("".join(json.dumps({"custom_id": f"r{i}"} | row) + "\n" for i in range(80)))
-    command = [sys.executable, "-c", KILLED, "run", str(source), str(target), "--seed", "0", "--threads", "1"]
-    command += ["--model", "nano-sudoku"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run(command, env=environment, stderr=subprocess.PIPE, check=False)
+    killed = python(KILLED, "run", str(source), str(target), *SETTINGS, "--model", "nano-sudoku")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = target.read_bytes()
     assert done.count(b"\n") == 8
     target.write_bytes(done + done[:50])  # as if the kill had come in the middle of a line
-    service = Service(Settings(names=("nano", "*")))
-    service.ready(nano)
     for path in (target, whole):
         assert run_batch(service, source, path, seed=0, at_once=16).errors == 0
     reported = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
@@ -265,10 +256,10 @@ DEEP = "gate:" * 500 + "factor"
         {"prompt": [-1]},
         {"prompt": [2**32]},
         {"prompt": [2**63]},
-        {"messages": TURN, "n": 2**63},
-        {"messages": TURN, "n": 10**6},
-        {"messages": TURN, "canvas": {"accept": [DEEP]}},
-        {"messages": TURN, "canvas": {"accept": ["gate:1e300:factor"]}},
+        {"messages": USER, "n": 2**63},
+        {"messages": USER, "n": 10**6},
+        {"messages": USER, "canvas": {"accept": [DEEP]}},
+        {"messages": USER, "canvas": {"accept": ["gate:1e300:factor"]}},
         {"custom_id": "a\ud800", "url": "/v1/completions", "body": {"prompt": "a\ud800"}},
         '{"prompt": ' + "[" * 10_000 + "]" * 10_000 + "}",
         '{"prompt": "a", "seed": ' + "9" * 5000 + "}",
@@ -277,7 +268,7 @@ DEEP = "gate:" * 500 + "factor"
 )
 def test_a_hostile_row_is_an_error_row_and_the_run_goes_on(run: Callable[..., Any], row: Any) -> None:
     """The run ended, or hung, and stopped at that row again when it was resumed."""
-    bad, good = run([row, {"messages": TURN}])
+    bad, good = run([row, {"messages": USER}])
     assert bad["response"]["status_code"] == 400
     assert said(good) == ANSWER
 
@@ -295,7 +286,7 @@ def test_whatever_a_row_raises_is_its_error(
         return prepare(*given)
 
     monkeypatch.setattr(chat, "prepare", broken)
-    found = run([{"messages": TURN}] * 7, at_once=1)
+    found = run([{"messages": USER}] * 7, at_once=1)
     assert [line["response"]["status_code"] for line in found] == [500, 400, 400, 400, 400, 500, 200]
     assert "somebody" not in str(found[0]), "a failure of ours does not describe this machine"
 
@@ -303,14 +294,14 @@ def test_whatever_a_row_raises_is_its_error(
 def test_a_line_without_end_is_an_error_row_and_is_not_read_whole(run: Callable[..., Any], tmp_path: Path) -> None:
     """3 GB were read into memory. Resumed, it is still that row."""
     long = '{"prompt": "' + "a" * (3 * MOST_LINE_BYTES) + '"}'
-    found = run([long, {"messages": TURN}])
+    found = run([long, {"messages": USER}])
     assert [line["response"]["status_code"] for line in found] == [400, 200]
     assert str(len(long) + 1) in found[0]["response"]["body"]["error"]["message"]
-    assert run([long, {"messages": TURN}]) == found
+    assert run([long, {"messages": USER}]) == found
     with (tmp_path / "in.jsonl").open("rb") as file:
         assert max(len(row.data) for row in rows_of(file)) < 2000
     with pytest.raises(RequestError, match=r"row 1 of .* is not the one"):
-        run([long.replace("a", "b"), {"messages": TURN}])
+        run([long.replace("a", "b"), {"messages": USER}])
 
 
 # The command as it is, but for a kill at a moment drawn at random, within a line that is being written, too.
@@ -334,22 +325,20 @@ sys.exit(main(sys.argv[1:-1]))
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_leave_every_row_once_and_in_order(nano: Engine, tmp_path: Path) -> None:
+def test_kills_at_any_moment_leave_every_row_once_and_in_order(tmp_path: Path) -> None:
     """Hostile rows among them have their errors where they belong."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     good = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 16, "max_steps": 3}
-    bad: list[Any] = [{"prompt": [-1]}, {"prompt": "a", "n": 2**63}, {"messages": TURN, "canvas": {"accept": [DEEP]}}]
+    bad: list[Any] = [{"prompt": [-1]}, {"prompt": "a", "n": 2**63}, {"messages": USER, "canvas": {"accept": [DEEP]}}]
     rows = [(bad[i % 3] if i % 20 == 7 else good) | {"custom_id": f"r{i}"} for i in range(80)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", ANY_TIME, "run", str(source), str(target), "--seed", "0", "--threads", "1"]
     killed = 0
     for i in range(3):
-        done = subprocess.run([*command, str(i)], env=environment, stderr=subprocess.PIPE, check=False)
+        done = python(ANY_TIME, "run", str(source), str(target), *SETTINGS, str(i))
         assert done.returncode in (-signal.SIGKILL, 3), done.stderr
         killed += done.returncode < 0
     assert killed
-    assert main(["run", str(source), str(target), "--seed", "0", "--threads", "1"]) == 3
+    assert main(["run", str(source), str(target), *SETTINGS]) == 3
     found = [json.loads(line) for line in target.read_text().splitlines()]
     assert [line["custom_id"] for line in found] == [f"r{i}" for i in range(80)]
     assert [line["response"]["status_code"] for line in found] == [400 if i % 20 == 7 else 200 for i in range(80)]
@@ -367,10 +356,9 @@ def test_a_full_disk_ends_a_run_that_goes_on_later(run: Callable[..., Any], tmp_
     rows = [{"prompt": "record\n", "max_tokens": 2, "seed": i} for i in range(12)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--threads", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", FULL, *words], env=environment, stderr=subprocess.PIPE, check=False)
+    done = python(FULL, *words)
     assert done.returncode == 1
-    assert b"the output cannot be written" in done.stderr
+    assert "the output cannot be written" in done.stderr
     assert main(words) == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["custom_id"] for line in found] == [str(i + 1) for i in range(12)]

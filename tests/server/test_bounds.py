@@ -14,7 +14,7 @@ import pytest
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
-from tests.server.conftest import RECORD, Process, inside
+from tests.server.conftest import USER, Process, inside
 
 from redraft.engine.events import Event
 from redraft.engine.scope import CancelScope, Observer, Submitted
@@ -29,7 +29,7 @@ from redraft.server.openai.fields import Chat
 PATH = "/v1/chat/completions"
 MARKS = "".join(map(chr, range(0xE000, 0xF8FF)))
 DEEP = '{"a":' * 200 + json.dumps(["b"] * 400_000) + "}" * 200
-TURN = {"messages": [{"role": "user", "content": RECORD}]}
+TURN = {"messages": USER}
 
 
 def called(*arguments: str) -> dict[str, Any]:

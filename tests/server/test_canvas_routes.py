@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 from openai import OpenAI
-from tests.server.conftest import ANSWER, RECORD, Process
+from tests.server.conftest import ANSWER, RECORD, USER, Process
 
-MESSAGES = [{"role": "user", "content": RECORD}]
-PUZZLE, SOLUTION = "sudoku\n1..4\n..1.\n..42\n4...", "1324\n2413\n3142\n4231"
-
-
-@pytest.fixture(scope="module")
-def http(server: Process) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=100) as client:
-        yield client
+PUZZLE = "sudoku\n1..4\n..1.\n..42\n4..."
 
 
 def chunks(text: str) -> list[dict[str, Any]]:
@@ -37,7 +29,7 @@ def replayed(frames: list[dict[str, Any]]) -> list[str]:
 
 
 def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) -> None:
-    body = {"messages": MESSAGES, "stream": True, "seed": 7}
+    body = {"messages": USER, "stream": True, "seed": 7}
     plain = chunks(http.post("/v1/chat/completions", json=body).text)
     assert not any("canvas" in chunk for chunk in plain)
     reported = chunks(http.post("/v1/chat/completions", json=body | {"canvas": {"stream": True}}).text)
@@ -52,14 +44,14 @@ def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) ->
 
 
 def test_a_canvas_streams_drafts_then_blocks_then_the_end(http: httpx2.Client) -> None:
-    reported = chunks(http.post("/v1/canvas", json={"messages": MESSAGES, "stream": True, "seed": 7}).text)
+    reported = chunks(http.post("/v1/canvas", json={"messages": USER, "stream": True, "seed": 7}).text)
     kinds = [one["type"] for one in reported]
     assert kinds == sorted(kinds, key=["noise", "draft", "block", "finished"].index)
     assert kinds.count("noise") == 1
     assert len(reported[0]["tokens"]) == reported[0]["width"] == reported[1]["width"]
     assert kinds.count("finished") == 1
     assert reported[-1]["text"] == ANSWER
-    whole = http.post("/v1/canvas", json={"messages": MESSAGES, "seed": 7}).json()
+    whole = http.post("/v1/canvas", json={"messages": USER, "seed": 7}).json()
     assert whole["blocks"] == reported[-1]["blocks"]
     (block,) = whole["blocks"]
     assert "".join(block["pieces"]) == ANSWER
@@ -110,7 +102,7 @@ def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list
     "body",
     [
         {},
-        {"prompt": "a", "messages": MESSAGES},
+        {"prompt": "a", "messages": USER},
         {"segments": [{"text": "a"}]},
         {"segments": [{"text": "a", "hole": {}}]},
         {"segments": [{"hole": {}}, {"revise": {"text": "a"}}]},
@@ -132,7 +124,7 @@ def test_responses_answer_and_stream(server: Process) -> None:
         assert (done.output_text, done.status) == (ANSWER, "completed")
         assert done.usage is not None
         assert done.usage.output_tokens == 18
-        turns = client.responses.create(model="nano", input=[{"role": "user", "content": RECORD}], max_output_tokens=5)
+        turns = client.responses.create(model="nano", input=USER, max_output_tokens=5)
         assert (turns.status, turns.incomplete_details) != ("completed", None)
         assert [item.status for item in turns.output] == ["incomplete"]  # type: ignore[union-attr]  # a message
         with client.responses.stream(model="nano", input=RECORD) as stream:

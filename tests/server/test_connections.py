@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, eventually
+from tests.server.conftest import ANSWER, ROOT, USER, Process, end, ended, eventually
 
 from redraft.server.http import connections
 from redraft.server.http.limits import ServerLimits
@@ -46,8 +46,11 @@ def test_an_answer_does_not_wait_for_its_head_to_be_acknowledged() -> None:
 
 def begun(files: int, *deadlines: float) -> Process:
     """A server with few descriptors."""
+    return served_by(FEW.format(files=files, deadlines=deadlines))
+
+
+def served_by(program: str) -> Process:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    program = FEW.format(files=files, deadlines=deadlines)
     popen = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
     assert popen.stdout is not None
     return Process(popen.stdout.readline().strip(), popen)
@@ -166,7 +169,7 @@ def test_connections_beyond_the_descriptors_keep_nobody_out() -> None:
         if i % 200 == 0:
             assert live(server)
     began = time.monotonic()
-    body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+    body = {"messages": USER, "seed": 7}
     told = httpx2.post(server.url + PATH, json=body, timeout=60).json()
     assert told["choices"][0]["message"]["content"] == ANSWER
     assert time.monotonic() - began < 10
@@ -200,10 +203,7 @@ sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet", "--model", "
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_a_server_whose_loop_hangs(kind: signal.Signals) -> None:
     """Neither had any effect."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    popen = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True, env=environment)
-    assert popen.stdout is not None
-    server = Process(popen.stdout.readline().strip(), popen)
+    server = served_by(HANGS)
     body = b'{"model": "hang", "input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}'
     head = HEAD.replace(PATH.encode(), b"/v1/decisions") + b"Content-Length: %d\r\n\r\n" % len(body)
     link = opened(server, head + body)
@@ -211,7 +211,7 @@ def test_a_second_signal_ends_a_server_whose_loop_hangs(kind: signal.Signals) ->
     with pytest.raises(httpx2.TimeoutException):
         httpx2.get(f"{server.url}/live", timeout=1)
     for _ in range(2):
-        popen.send_signal(kind)
+        server.popen.send_signal(kind)
         time.sleep(0.2)
     began = time.monotonic()
     assert ended(server) != 0

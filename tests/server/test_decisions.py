@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import httpx2
 import pytest
 from openai import OpenAI
+from tests.helpers import nano_copy
 from tests.server.conftest import ANSWER, RECORD, Inside, Process, inside
 
 from redraft.engine.dial import fingerprint
@@ -20,12 +19,6 @@ from redraft.server.http.limits import ServerLimits
 from redraft.server.http.settings import Settings
 
 WRONG = ANSWER.replace("417", "418")
-
-
-@pytest.fixture(scope="module")
-def client(server: Process) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
 
 
 def test_shares_of_choices_sum_to_one_and_the_right_answer_leads(client: OpenAI) -> None:
@@ -116,11 +109,7 @@ def test_more_questions_than_a_canvas_holds_take_as_few_as_hold_them(nano: Engin
 
 def test_probabilities_are_given_at_a_temperature_and_with_what_is_known_of_it(nano: Engine, tmp_path: Path) -> None:
     """What was fitted for a checkpoint is used and reported; at another temperature, or for other weights, not."""
-    assert nano.folder is not None
-    for path in nano.folder.iterdir():
-        shutil.copy(path, tmp_path / path.name)
-    (tmp_path / BELIEF).unlink(missing_ok=True)
-    engine = replace(nano, folder=tmp_path)
+    engine = replace(nano, folder=nano_copy(tmp_path, without=BELIEF))
     question = {"type": "choice", "instructions": "", "choices": [{"value": WRONG}, {"value": ANSWER}]}
     for at in inside(engine, Settings()):
 

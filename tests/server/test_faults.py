@@ -6,25 +6,23 @@ import asyncio
 import functools
 import io
 import json
-import os
 import platform
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx2
 import pytest
 import uvicorn
-from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
+from tests.helpers import python
+from tests.server.conftest import ANSWER, USER, Inside, ended, eventually, inside, start
 
 from redraft.constraints.compile import limits
-from redraft.engine.answer import Delta
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
@@ -45,7 +43,7 @@ LONG: dict[str, Any] = {
 }
 ENDLESS = LONG | {"max_steps": 9000, "entropy_bound": 1e-9}
 """It lasts until somebody ends it, on the quickest machine too."""
-SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+SHORT: dict[str, Any] = {"messages": USER, "seed": 7}
 PATH = "/v1/chat/completions"
 SCOPE = {"type": "http", "method": "POST"}
 WAITING = b": waiting\n\n"
@@ -142,11 +140,8 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
 
 
 def test_a_fault_of_ours_within_a_stream_is_its_last_event(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: object) -> tuple[int, Delta]:
-        raise ValueError("nobody foresaw this")
-
     sink = io.StringIO()
-    monkeypatch.setattr(AnswerStream, "__anext__", broken)
+    monkeypatch.setattr(AnswerStream, "__anext__", AsyncMock(side_effect=ValueError("nobody foresaw this")))
     for at in inside(nano, Settings(), Log(sink)):
         reported = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
         assert '"internal_error"' in reported
@@ -344,10 +339,5 @@ def test_memory_that_is_not_used_goes_back_to_the_system() -> None:
         "small = now()\npieces = [bytes([1]) * 100_000 for _ in range(2000)]\nkept = pieces.pop()\ndel pieces\n"
         "full = now()\ntrim()\nprint(full - small > 150, now() - small < 50)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
+    done = python(code)
     assert done.stdout.split() == ["True", "True"], done

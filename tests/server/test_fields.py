@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -12,7 +11,7 @@ import pytest
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
-from tests.server.conftest import RECORD, Process
+from tests.server.conftest import USER
 
 from redraft.server.canvas import CanvasBody
 from redraft.server.fim.infill import Fim, InfillHole
@@ -31,7 +30,7 @@ BASE: dict[str, Any] = {
 
 CHANGES: dict[str, Any] = {
     # name: a value that must change the answer, the reply's form, or be refused by this name
-    "messages": [{"role": "user", "content": RECORD}],
+    "messages": USER,
     "model": "gpt-9",
     "max_tokens": 3,
     "max_completion_tokens": 3,
@@ -90,12 +89,6 @@ EMPTY = "sudoku\n....\n....\n....\n...."
 HARD: dict[str, Any] = {"messages": [{"role": "user", "content": EMPTY}], "max_tokens": 32, "max_steps": 6}
 """A prompt that the model is unsure of, where knobs of the sampler show, if not under every seed."""
 SAMPLER = ("temperature", "top_p", "top_k", "entropy_bound", "max_steps", "seed", "logit_bias")
-
-
-@pytest.fixture(scope="module")
-def http(server: Process) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=100) as client:
-        yield client
 
 
 def seen(http: httpx2.Client, body: dict[str, Any]) -> tuple[int, Any]:

@@ -12,10 +12,12 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
+from tests.helpers import Shell
+from tests.server.conftest import ANSWER, USER, Inside, eventually, inside
 
 from redraft.__main__ import main
 from redraft.errors import RequestError
@@ -30,7 +32,7 @@ from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
 Patch = pytest.MonkeyPatch
-MESSAGES = {"messages": [{"role": "user", "content": RECORD}]}
+MESSAGES = {"messages": USER}
 PATH = "/v1/chat/completions"
 
 
@@ -183,13 +185,10 @@ def test_a_wrong_field_is_named_as_its_sender_wrote_it(served: Inside, wrong: di
 
 
 def test_a_mistake_of_ours_is_reported_as_one_and_logged(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str | None) -> None:
-        raise ZeroDivisionError(name)
-
     sink = io.StringIO()
     for at in inside(nano, Settings(), Log(sink)):
         with monkeypatch.context() as patched:
-            patched.setattr(at.service, "check_name", broken)
+            patched.setattr(at.service, "check_name", Mock(side_effect=ZeroDivisionError))
             reported = ask(at)
         assert (reported.status_code, reported.json()["error"]["code"]) == (500, "internal_error")
         assert ask(at).status_code == 200
@@ -269,11 +268,8 @@ def test_bad_keys_are_refused(tmp_path: Path, text: str | None, said: str) -> No
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_settings_that_no_server_can_have_are_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    assert main(["serve", "--port", "0", *words]) == 2
-    reported = capsys.readouterr().err
+def test_settings_that_no_server_can_have_are_one_line(shell: Shell, words: list[str], said: str) -> None:
+    reported = shell(["serve", "--port", "0", *words], 2).err
     assert reported.count("\n") == 1
     assert said in reported
 

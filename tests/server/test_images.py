@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import base64
 import http.server
-import io
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from openai import OpenAI
 from PIL import Image
-from tests.pictures import drawn, png, vision_engine
+from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, inside
 
 from redraft.engine import vision
 from redraft.errors import RequestError
+from redraft.measure.process_memory import resident_mib
 from redraft.operations.engine import Engine
 from redraft.server.http.fetch import Fetcher, is_public
 from redraft.server.http.settings import Settings
@@ -29,23 +28,8 @@ SMALL = {"seed": 3, "max_tokens": 16, "max_steps": 3}
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A random model that takes images; its loop turns."""
-    engine = vision_engine(tmp_path_factory.mktemp("model"))
-    engine.loop.start()
-    yield engine
-    engine.loop.stop()
-
-
-@pytest.fixture(scope="module")
 def server(seeing: Engine) -> Iterator[Inside]:
     yield from inside(seeing, Settings(names=("eye",)))
-
-
-@pytest.fixture(scope="module")
-def client(server: Inside) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
 
 
 def url_of(data: bytes, kind: str = "png") -> str:
@@ -59,7 +43,7 @@ def turns(*urls: str, text: str = "read") -> list[Any]:
 
 def test_chat_and_responses_give_what_python_gives(client: OpenAI, seeing: Engine) -> None:
     image = drawn(60, 40)
-    url = url_of(png(image))
+    url = url_of(encoded(image))
     python = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "read"}]}]
     wanted = seeing.generate(python, seed=3, max_tokens=16, steps=3)
     extra = {"max_steps": 3}
@@ -84,7 +68,7 @@ def post(server: Inside, path: str, body: dict[str, Any]) -> httpx2.Response:
 
 def test_canvases_decisions_schemas_and_counts_take_images(server: Inside, seeing: Engine) -> None:
     assert seeing.vision is not None
-    messages = turns(url_of(png(drawn(36, 36, 7))))
+    messages = turns(url_of(encoded(drawn(36, 36, 7))))
     before = seeing.vision.encodings
     canvas = post(server, "v1/canvas", {"messages": messages, **SMALL}).json()
     assert canvas["object"] == "canvas"
@@ -95,7 +79,7 @@ def test_canvases_decisions_schemas_and_counts_take_images(server: Inside, seein
     assert {choice["message"]["content"] for choice in found.json()["choices"]} <= {"true", "false"}
     asked = {"input": messages, "questions": [{"type": "predicate", "instructions": "red?"}]}
     shares = [post(server, "v1/decisions", asked).json()["answers"][0]["probability"]]
-    asked["input"] = turns(url_of(png(drawn(36, 36, 8))))
+    asked["input"] = turns(url_of(encoded(drawn(36, 36, 8))))
     shares += [post(server, "v1/decisions", asked).json()["answers"][0]["probability"]]
     assert shares[0] != shares[1]
     assert seeing.vision.encodings == before + 2
@@ -112,7 +96,7 @@ def test_an_image_is_decoded_once_for_a_request(
         return plain(*given, **named)
 
     monkeypatch.setattr(vision, "load_rgb", load_rgb)
-    one = {"type": "input_image", "image_url": url_of(png(drawn(36, 36, 9)))}
+    one = {"type": "input_image", "image_url": url_of(encoded(drawn(36, 36, 9)))}
     turn = {"role": "user", "content": [one, {"type": "input_text", "text": "read " * 40}]}
     body = {"input": [turn] * 12, "truncation": "auto", "max_output_tokens": 16, "max_steps": 3}
     assert post(server, "v1/responses", body).status_code == 200
@@ -127,7 +111,7 @@ def test_an_image_is_decoded_once_for_a_request(
 
 
 def animated() -> bytes:
-    return png(drawn(8, 8), "GIF", save_all=True, append_images=[drawn(8, 8, 1)])
+    return encoded(drawn(8, 8), "GIF", save_all=True, append_images=[drawn(8, 8, 1)])
 
 
 def bomb() -> bytes:
@@ -143,7 +127,7 @@ def bomb() -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "truncated": (lambda: png(drawn(80, 80))[:2000], "is damaged or cut short"),
+    "truncated": (lambda: encoded(drawn(80, 80))[:2000], "is damaged or cut short"),
     "animated": (animated, "is an animation; send a single frame"),
     "bomb": (bomb, "is too large"),
     "a pdf": (lambda: b"%PDF-1.7 and so on", "is no PNG, JPEG, WebP or GIF image"),
@@ -154,7 +138,9 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_image_gets_a_400_that_names_the_part(server: Inside, name: str) -> None:
     make, said = BAD[name]
-    reply = post(server, "v1/chat/completions", {"messages": turns(url_of(png(drawn(8, 8))), url_of(make())), **SMALL})
+    reply = post(
+        server, "v1/chat/completions", {"messages": turns(url_of(encoded(drawn(8, 8))), url_of(make())), **SMALL}
+    )
     error = reply.json()["error"]
     assert reply.status_code == 400
     assert error["param"] == "messages[0].content[1]"
@@ -165,17 +151,17 @@ def test_what_is_no_image_gets_a_400_that_names_the_part(server: Inside, name: s
 def turned() -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
-    return png(drawn(60, 40), "JPEG", exif=exif)
+    return encoded(drawn(60, 40), "JPEG", exif=exif)
 
 
 GOOD: dict[str, Callable[[], bytes]] = {
-    "cmyk": lambda: png(drawn(30, 20).convert("CMYK"), "JPEG"),
-    "sixteen bits": lambda: png(Image.new("I;16", (30, 20), 40_000)),
-    "one by ten thousand": lambda: png(Image.new("RGB", (1, 700))),
+    "cmyk": lambda: encoded(drawn(30, 20).convert("CMYK"), "JPEG"),
+    "sixteen bits": lambda: encoded(Image.new("I;16", (30, 20), 40_000)),
+    "one by ten thousand": lambda: encoded(Image.new("RGB", (1, 700))),
     "turned": turned,
-    "palette": lambda: png(drawn(30, 20).convert("P")),
-    "one frame": lambda: png(drawn(8, 8), "GIF"),
-    "webp": lambda: png(drawn(8, 8), "WEBP"),
+    "palette": lambda: encoded(drawn(30, 20).convert("P")),
+    "one frame": lambda: encoded(drawn(8, 8), "GIF"),
+    "webp": lambda: encoded(drawn(8, 8), "WEBP"),
 }
 
 
@@ -188,7 +174,7 @@ def test_odd_images_are_read(server: Inside, name: str) -> None:
 def test_a_picture_longer_than_the_tower_is_refused(server: Inside) -> None:
     """The small tower places 64 patches in a row; the released one takes 1 x 10000 (test_pixels)."""
     image = Image.new("RGB", (1, 10_000))
-    reply = post(server, "v1/chat/completions", {"messages": turns(url_of(png(image))), **SMALL})
+    reply = post(server, "v1/chat/completions", {"messages": turns(url_of(encoded(image))), **SMALL})
     assert reply.status_code in (200, 400)
 
 
@@ -223,7 +209,7 @@ def test_responses_name_the_item_of_their_input(server: Inside) -> None:
 
 
 def test_a_text_model_says_so(served: Inside) -> None:
-    reply = post(served, "v1/chat/completions", {"messages": turns(url_of(png(drawn(8, 8))))})
+    reply = post(served, "v1/chat/completions", {"messages": turns(url_of(encoded(drawn(8, 8))))})
     assert reply.status_code == 400
     assert (
         "messages[0].content[0] is an image, and this checkpoint reads text alone" in reply.json()["error"]["message"]
@@ -231,7 +217,7 @@ def test_a_text_model_says_so(served: Inside) -> None:
 
 
 def test_images_go_where_images_are_read(server: Inside) -> None:
-    body = {"messages": turns(url_of(png(drawn(8, 8)))), "prediction": {"type": "content", "content": "a"}}
+    body = {"messages": turns(url_of(encoded(drawn(8, 8)))), "prediction": {"type": "content", "content": "a"}}
     assert post(server, "v1/chat/completions", body | SMALL).status_code == 200
     body["messages"][0]["content"][-1]["text"] = "<|code_to_edit|>a<|/code_to_edit|>"
     reply = post(server, "v1/edit/completions", {"messages": body["messages"]})
@@ -269,11 +255,11 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
             self.end_headers()
         try:
             if self.path in ("/slow", "/head"):
-                for _ in range(40):
+                for _ in range(100):
                     self.wfile.write(b"x")
                     self.wfile.flush()
                     threading.Event().wait(0.1)
-            self.wfile.write(bytes(10**6) if self.path == "/big" else png(drawn(8, 8)))
+            self.wfile.write(bytes(10**6) if self.path == "/big" else encoded(drawn(8, 8)))
         except OSError:
             pass  # the reader has gone
 
@@ -315,7 +301,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(
     found = Fetcher((f"images.example:{port}",), allows=lambda _: True).fetch(
         f"http://images.example:{port}/a.png?x=1", "part"
     )
-    assert found == png(drawn(8, 8))
+    assert found == encoded(drawn(8, 8))
     assert seen == ["/a.png?x=1"]
     assert names.count("images.example") == 1
 
@@ -336,13 +322,13 @@ def test_bounds_of_what_is_fetched(elsewhere: tuple[str, list[str]], path: str, 
     began = time.monotonic()
     with pytest.raises(RequestError, match=said):
         fetcher.fetch(f"http://{host}/{path}", "part")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
     assert seen == [f"/{path}"]
 
 
 def test_the_images_of_one_request_have_their_bytes_together(elsewhere: tuple[str, list[str]]) -> None:
     host, _ = elsewhere
-    size = len(png(drawn(8, 8)))
+    size = len(encoded(drawn(8, 8)))
     fetcher = Fetcher((host,), max_bytes=2 * size - 1, allows=lambda _: True).of_one_request
     assert len(fetcher.fetch(f"http://{host}/a.png", "first")) == size
     assert len(fetcher.fetch(f"http://{host}/a.png", "the same again")) == size
@@ -417,23 +403,16 @@ def test_a_server_fetches_from_its_hosts_alone(seeing: Engine, elsewhere: tuple[
 @pytest.mark.slow
 def test_a_hundred_images_leave_memory_flat(server: Inside, client: OpenAI) -> None:
     """Other pixels every time: soft tokens and prefixes are kept within their bounds."""
-    psutil_free = Path("/proc/self/statm")
-
-    def resident() -> int:
-        return int(psutil_free.read_text().split()[1]) * 4096
 
     def ask(seed: int) -> None:
-        image = drawn(1200, 900, seed)
-        file = io.BytesIO()
-        image.save(file, "JPEG")
-        messages = turns(url_of(file.getvalue(), "jpeg"), text="x" * 300)
+        messages = turns(url_of(encoded(drawn(1200, 900, seed), "JPEG"), "jpeg"), text="x" * 300)
         client.chat.completions.create(
             model="eye", messages=messages, seed=3, max_tokens=4, extra_body={"max_steps": 1}
         )
 
     for seed in range(20):
         ask(seed)
-    before = resident()
+    before = resident_mib()
     for seed in range(100):
         ask(100 + seed)
-    assert resident() - before < 48 * 2**20
+    assert resident_mib() - before < 48

@@ -6,7 +6,6 @@ import json
 
 import httpx2
 import pytest
-from tests.server.conftest import Process
 
 from redraft.server.fim.marks import SETS, split
 from redraft.text import Text
@@ -26,9 +25,8 @@ MARKED = {
 
 
 @pytest.fixture(scope="module")
-def post(server: Process):
-    with httpx2.Client(base_url=server.url, timeout=100) as client:
-        yield lambda path, body: client.post(path, json=body)
+def post(http: httpx2.Client):
+    return lambda path, body: http.post(path, json=body)
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Process
+from tests.helpers import SCHEMA
+from tests.server.conftest import ANSWER, RECORD, USER, Process
 
-TURN = [{"role": "user", "content": RECORD}]
 PROMPT = f"<|turn>user\n{RECORD}<turn|>\n<|turn>model\n"
-ORDER = {
-    "type": "object",
-    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-    "required": ["who", "qty", "item"],
-    "additionalProperties": False,
-}
 
 
 def asked(server: Process, path: str = "/v1/chat/completions", **fields: Any) -> httpx2.Response:
-    return httpx2.post(f"{server.url}{path}", json={"messages": TURN} | fields, timeout=120)
+    return httpx2.post(f"{server.url}{path}", json={"messages": USER} | fields, timeout=120)
 
 
 def content(reply: httpx2.Response) -> str:
@@ -78,8 +72,8 @@ def test_a_reply_may_come_back_with_all_that_a_library_added_to_it(server: Proce
     plain = {"role": "assistant", "content": ANSWER}
     part = {"type": "text", "text": RECORD, "cache_control": {"type": "ephemeral"}, "provider_specific_fields": {}}
     again = {"role": "user", "content": [part]}
-    reply = asked(server, messages=[*TURN, LITELLM, again], seed=1)
-    assert content(reply) == content(asked(server, messages=[*TURN, plain, *TURN], seed=1))
+    reply = asked(server, messages=[*USER, LITELLM, again], seed=1)
+    assert content(reply) == content(asked(server, messages=[*USER, plain, *USER], seed=1))
     assert reply.headers["x-ignored-fields"].split(", ") == [
         "messages.annotations",
         "messages.content.cache_control",
@@ -144,10 +138,10 @@ def test_values_that_ask_for_nothing_pass(server: Process, sent: dict[str, Any])
 @pytest.mark.parametrize(
     "form",
     [
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": ORDER}}},
-        {"response_format": {"type": "json_object", "schema": ORDER}},
-        {"json_schema": ORDER},
-        {"structured_outputs": {"json": ORDER}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        {"json_schema": SCHEMA},
+        {"structured_outputs": {"json": SCHEMA}},
         {"grammar": 'start: "{" /[^}]+/ "}"'},
     ],
 )
@@ -164,7 +158,7 @@ def test_stop_strings_beside_a_schema_pass_and_never_cut_the_answer(server: Proc
 
 def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
     """instructor sends both."""
-    tools = [{"type": "function", "function": {"name": "order", "parameters": ORDER}}]
+    tools = [{"type": "function", "function": {"name": "order", "parameters": SCHEMA}}]
     form = {"type": "json_schema", "json_schema": {"schema": {"const": 3}}}
     reply = asked(server, tools=tools, tool_choice="required", response_format=form, seed=7)
     (call,) = reply.json()["choices"][0]["message"]["tool_calls"]
@@ -185,15 +179,15 @@ def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
         ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.type"),
         (
             "/v1/chat/completions",
-            {"messages": TURN, "chat_template_kwargs": {"enable_thinking": True}},
+            {"messages": USER, "chat_template_kwargs": {"enable_thinking": True}},
             "chat_template_kwargs.enable_thinking",
         ),
-        ("/v1/chat/completions", {"messages": TURN, "tools": [{"function": {"name": "f"}}]}, "tools"),
-        ("/v1/chat/completions", {"messages": TURN, "canvas": {"width": 9999}}, "canvas.width"),
+        ("/v1/chat/completions", {"messages": USER, "tools": [{"function": {"name": "f"}}]}, "tools"),
+        ("/v1/chat/completions", {"messages": USER, "canvas": {"width": 9999}}, "canvas.width"),
         *(
             (
                 path,
-                {given: TURN if given == "messages" else "a", most: tokens, "canvas": {"width": width}},
+                {given: USER if given == "messages" else "a", most: tokens, "canvas": {"width": width}},
                 "canvas.width",
             )
             for path, given, most in (
@@ -204,8 +198,8 @@ def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
             for width in (0, -1)
             for tokens in (8, 5000)
         ),
-        ("/v1/chat/completions", {"messages": TURN, "canvas": {"accept": ["nothing"]}}, "canvas.accept"),
-        ("/v1/chat/completions", {"messages": TURN, "grammar": 'root ::= ("a"'}, "grammar"),
+        ("/v1/chat/completions", {"messages": USER, "canvas": {"accept": ["nothing"]}}, "canvas.accept"),
+        ("/v1/chat/completions", {"messages": USER, "grammar": 'root ::= ("a"'}, "grammar"),
     ],
 )
 def test_an_error_names_what_was_sent_under_the_name_that_it_was_sent_under(
@@ -236,8 +230,8 @@ def test_usage_counts_what_the_prefix_cache_had(server: Process, n: int) -> None
 
 def test_calls_of_one_conversation_have_different_names(server: Process) -> None:
     """Under one seed they had one, and libraries match what a call returned by its name."""
-    call = {"type": "function", "function": {"name": "order", "parameters": ORDER}}
-    longer = [*TURN, {"role": "assistant", "content": ANSWER}, *TURN]
-    replies = [asked(server, messages=turns, tools=[call], tool_choice="required", seed=0) for turns in (TURN, longer)]
+    call = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
+    longer = [*USER, {"role": "assistant", "content": ANSWER}, *USER]
+    replies = [asked(server, messages=turns, tools=[call], tool_choice="required", seed=0) for turns in (USER, longer)]
     one, two = (reply.json()["choices"][0]["message"]["tool_calls"][0]["id"] for reply in replies)
     assert one != two

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 import torch
-from tests.server.conftest import ANSWER, RECORD, Inside
+from tests.server.conftest import ANSWER, RECORD, USER, Inside
 
 from redraft.cache import Prefix
 from redraft.operations.engine import Engine
@@ -71,7 +71,7 @@ def test_token_ids_are_read_as_they_are(served: Inside, nano: Engine) -> None:
 @pytest.mark.parametrize("answered", [False, True])
 def test_behind_the_prompt_stands_one_row_at_least(served: Inside, nano: Engine, answered: bool) -> None:
     """lm-eval asks for one token more than it wants and cuts the last row off, whatever it is: an end is one, too."""
-    ids = nano.text.chat([{"role": "user", "content": RECORD}])
+    ids = nano.text.chat(USER)
     ids += nano.text.encode(ANSWER, bos=False) if answered else []
     (choice,) = ask(served, prompt=ids, max_tokens=1)["choices"]
     assert choice["finish_reason"] == ("stop" if answered else "length")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
-import pytest
-from tests.server.conftest import Process
 
 PROMPT = "<|turn>user\nrecord\nSend 417 melu to Karomi.<turn|>\n<|turn>model\n"
 SCHEMA = {
@@ -18,12 +15,6 @@ SCHEMA = {
     "required": ["who"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def http(server: Process) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=100) as made:
-        yield made
 
 
 def asked(http: httpx2.Client, **body: Any) -> Any:

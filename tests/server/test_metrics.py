@@ -8,13 +8,13 @@ from typing import Any
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.conftest import RECORD, Inside, inside
+from tests.server.conftest import USER, Inside, inside
 
 import redraft
 from redraft.engine.runner import Runner
 from redraft.server.http.settings import Settings
 
-USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 32}}
+USER = {"messages": USER, "canvas": {"width": 32}}
 
 
 @pytest.fixture

@@ -7,23 +7,15 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx2
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process
+from tests.server.conftest import ANSWER, RECORD, ROOT, USER
 
 FULL = {"ignore_eos": True}
-USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
-
-
-@pytest.fixture(scope="module")
-def client(server: Process) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
 
 
 def test_models_are_listed_and_found(client: OpenAI) -> None:

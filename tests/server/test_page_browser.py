@@ -11,13 +11,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
+from tests.server.conftest import ANSWER, RECORD, ROOT, USER, Process, ended, inside, start
 
 from redraft.__main__ import main
 from redraft.operations.engine import Engine
@@ -126,12 +126,15 @@ def tab(browser: Any, server: Process) -> Iterator[Tab]:
     opened.check()
 
 
-def ask(page: Any, text: str, seed: int = 5) -> None:
+def ask(page: Any, text: str, seed: int = 5, wait: str | None = SETTLED) -> None:
+    """Send a prompt, and wait for what then is on the page."""
     page.get_by_label("Prompt").fill(text)
     page.locator("summary").first.click()
     page.get_by_label("Seed").fill(str(seed))
     page.locator("summary").first.click()
     page.get_by_label("Prompt").press("Control+Enter")
+    if wait is not None:
+        page.wait_for_selector(wait)
 
 
 def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> None:
@@ -142,7 +145,7 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
     page = tab.open()
     page.clock.pause_at(86_400)
     tab.pretend("v1/canvas", [*drafts("ab", "cb", "cd"), *ending("cd", steps=3)])
-    ask(page, "anything")
+    ask(page, "anything", wait=None)
     page.get_by_role("button", name="Send").wait_for()  # all has arrived, and no time has passed
     where, answer, pause = page.locator(".where"), page.locator(".answer"), page.get_by_role("button", name="Pause")
     page.clock.run_for(PACE_MS // 2)  # the first is shown at once
@@ -164,8 +167,8 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
     tab.check()
 
 
-def drafts(*texts: str) -> list[dict[str, Any]]:
-    """A step each, a token for each character."""
+def drafts(*texts: Sequence[str]) -> list[dict[str, Any]]:
+    """A step each, a token for each character or piece."""
     return [
         {"type": "draft", "index": 0, "block": 0, "step": i + 1, "width": len(text), "end": None}
         | {"positions": [*range(len(text))], "tokens": [*text], "entropy": [0.1] * len(text)}
@@ -174,18 +177,12 @@ def drafts(*texts: str) -> list[dict[str, Any]]:
     ]
 
 
-def ending(text: str, steps: int) -> list[dict[str, Any]]:
+def ending(tokens: Sequence[str], steps: int) -> list[dict[str, Any]]:
     """The block that has settled, and what came of the request."""
-    reported = {
-        "seed": 1,
-        "finish": "stop",
-        "steps": [steps],
-        "commits": 0,
-        "tokens_per_forward": 1.0,
-        "mean_entropy": 0,
-    }
-    block = {"type": "block", "text": text, "block": 0, "tokens": [1] * len(text), "pieces": [*text]}
-    return [block, {"type": "finished", "text": text, "canvas": reported}]
+    reported = {"seed": 1, "finish": "stop", "steps": [steps], "commits": 0}
+    reported |= {"tokens_per_forward": 1.0, "mean_entropy": 0}
+    block = {"type": "block", "text": "".join(tokens), "block": 0, "tokens": [1] * len(tokens), "pieces": [*tokens]}
+    return [block, {"type": "finished", "text": "".join(tokens), "canvas": reported}]
 
 
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
@@ -193,7 +190,6 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     prompt, seed, width, whole = readme()
     tab.change("v1/canvas", {"canvas": {"width": width, "preset": "fast"}})
     ask(page, prompt, seed)
-    page.wait_for_selector(SETTLED)
 
     def digits() -> str:
         return "".join(re.findall(r"\d", page.get_by_role("listbox", name="Canvas").text_content()))
@@ -228,20 +224,10 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
 
 def test_colour_is_doubt(tab: Tab) -> None:
     page = tab.open()
-    frame = {"index": 0, "block": 0, "step": 1, "width": 3, "end": None, "positions": [0, 1, 2]}
-    draft = {"type": "draft", **frame, "tokens": ["a", "b", "c"], "entropy": [0.0, 0.5, 4.0], "accepted": [1, 0, 0]}
-    reported = {
-        "seed": 1,
-        "finish": "length",
-        "steps": [1],
-        "commits": 0,
-        "tokens_per_forward": 3.0,
-        "mean_entropy": 1.5,
-    }
-    block = {"type": "block", "text": "abc", "block": 0, "tokens": [1, 2, 3], "pieces": ["a", "b", "c"]}
-    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": "abc", "canvas": reported}])
+    (draft,), ended = drafts("abc"), ending("abc", steps=1)
+    ended[1]["canvas"]["finish"] = "length"
+    tab.pretend("v1/canvas", [draft | {"entropy": [0.0, 0.5, 4.0], "accepted": [1, 0, 0]}, *ended])
     ask(page, "anything")
-    page.wait_for_selector(SETTLED)
     shades = page.eval_on_selector_all(
         ".cell", "cells => cells.map(cell => { const c = getComputedStyle(cell).backgroundColor; return c })"
     )
@@ -255,24 +241,20 @@ def test_colour_is_doubt(tab: Tab) -> None:
 def test_a_conversation_goes_on(tab: Tab) -> None:
     page = tab.open()
     ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
     assert page.locator(".answer").text_content() == ANSWER
-    ask(page, "record\nSend 9 melu to Karomi.")
-    page.wait_for_selector(f".turn:nth-child(2) {SETTLED}")
+    ask(page, "record\nSend 9 melu to Karomi.", wait=f".turn:nth-child(2) {SETTLED}")
     roles = [(one["role"], one["content"]) for one in tab.bodies[-1]["messages"]]
     assert roles[:2] == [("user", RECORD), ("assistant", ANSWER)]
     page.get_by_role("button", name="Start over").click()
     assert page.locator(".turn").count() == 0
     page.get_by_text("Plain text").click()
     ask(page, "record")
-    page.wait_for_selector(SETTLED)
     assert tab.bodies[-1]["prompt"] == "record"
 
 
 def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     page = tab.open()
     ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
     page.get_by_text("Redo", exact=True).click()
     assert page.get_by_role("button", name="Redraft").is_disabled()
     cells = page.locator(".cell")
@@ -452,10 +434,8 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     assert tab.bodies[-1]["canvas"]["ask_fields"] is True
     verdicts = page.locator(".fields td:last-child").all_text_contents()
     assert all(re.search(r"\d%|the schema", one) for one in verdicts), "how sure it is, or that it had no choice"
-    taught = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"stream": True}}
-    tab.change(
-        "v1/chat/completions", taught
-    )  # what this server's model was taught, so that one field is as it would say
+    taught = {"messages": USER, "canvas": {"stream": True}}
+    tab.change("v1/chat/completions", taught)  # so that one field is as this server's model would say
     held = {"who": {"const": "Karomi"}, "qty": {"const": 418}}
     schema = json.dumps({"type": "object", "properties": held, "required": list(held)})
     page.get_by_label("JSON Schema").fill(schema)
@@ -503,8 +483,7 @@ def test_a_sudoku_keeps_its_clues_and_is_judged(tab: Tab) -> None:
 def test_stop_ends_the_answer_on_the_server_too(tab: Tab) -> None:
     page = tab.open()
     tab.change("v1/canvas", ENDLESS)
-    ask(page, RECORD)
-    page.wait_for_selector(".stage[data-state=running] .cell")
+    ask(page, RECORD, wait=".stage[data-state=running] .cell")
     page.keyboard.press("Escape")
     page.wait_for_selector(SETTLED)
     assert page.locator(".facts").text_content() == "Stopped."
@@ -523,8 +502,7 @@ def test_a_server_that_goes_away_is_reported(browser: Any) -> None:
     try:
         page = tab.open()
         tab.change("v1/canvas", ENDLESS)
-        ask(page, RECORD)
-        page.wait_for_selector(".stage[data-state=running] .cell")
+        ask(page, RECORD, wait=".stage[data-state=running] .cell")
         process.popen.kill()
         page.wait_for_function("() => /connection/.test(document.querySelector('.error').textContent)")
         page.get_by_label("Prompt").fill("again")
@@ -550,16 +528,13 @@ def test_a_key_is_asked_for(browser: Any, nano: Engine) -> None:
             page.get_by_role("button", name="Use it").click()
         page.wait_for_selector("nav a[aria-current]")
         ask(page, RECORD)
-        page.wait_for_selector(SETTLED)
         assert page.locator(".answer").text_content() == ANSWER
         assert not tab.outside
         context.close()
 
 
-def test_who_arrives_sees_an_answer_settle(browser: Any, server: Process) -> None:
+def test_who_arrives_sees_an_answer_settle(tab: Tab) -> None:
     """The address without a view: the first one plays by itself, from the noise on."""
-    context = browser.new_context(reduced_motion="reduce")
-    tab = Tab(context.new_page(), server.url)
     tab.page.goto(tab.url)
     tab.page.wait_for_selector(SETTLED)
     tab.page.reload()
@@ -568,8 +543,6 @@ def test_who_arrives_sees_an_answer_settle(browser: Any, server: Process) -> Non
     slider = tab.page.get_by_role("slider", name="Step")
     slider.fill("0")
     assert tab.page.locator(".where").text_content() == "noise"
-    context.close()
-    tab.check()
 
 
 def pretended(text: str) -> list[dict[str, Any]]:
@@ -601,14 +574,12 @@ def test_a_conversation_outlives_a_reload_until_it_is_cleared(tab: Tab) -> None:
     page = tab.open()
     tab.pretend("v1/canvas", pretended("an answer"))
     ask(page, "a question")
-    page.wait_for_selector(SETTLED)
     page.reload()
     page.wait_for_selector(".turn")  # what was open is open again, and its canvas is gone
     assert page.locator(".asked pre").text_content() == "a question"
     assert page.locator(".answer").text_content() == "an answer"
     assert page.locator(".cell").count() == 0
     ask(page, "go on")
-    page.wait_for_selector(SETTLED)
     roles = [(one["role"], one["content"]) for one in tab.bodies[-1]["messages"]]
     assert roles == [("user", "a question"), ("assistant", "an answer"), ("user", "go on")]
     kept = [
@@ -617,12 +588,9 @@ def test_a_conversation_outlives_a_reload_until_it_is_cleared(tab: Tab) -> None:
     page.evaluate("kept => localStorage.setItem('redraft.history', kept)", json.dumps(kept))
     page.get_by_role("button", name="Start over").click()
     ask(page, "one more")
-    page.wait_for_selector(SETTLED)
     page.get_by_role("button", name="Earlier (20)").click()
     page.locator(".kept li").nth(1).get_by_role("button").click()
-    assert page.locator(".asked pre").text_content() == "question 0", (
-        "the second of twenty, since the new one is the first"
-    )
+    assert page.locator(".asked pre").text_content() == "question 0", "the second, since the new one is the first"
     page.get_by_role("button", name="Earlier (20)").click()
     page.get_by_role("button", name="Clear the history").click()
     assert page.evaluate("localStorage.getItem('redraft.history')") is None
@@ -634,8 +602,7 @@ def test_markdown_is_shown_as_such_and_once(tab: Tab) -> None:
     text = "# Title\n\nOne **bold** and `code`.\n\n- first\n- *second*\n\n3. third\n\n"
     text += "```python\na = 1 < 2 # **no**\n```\nend"
     tab.pretend("v1/canvas", pretended(text))
-    ask(page, "anything")
-    page.wait_for_selector(f"{SETTLED}.folded")
+    ask(page, "anything", wait=f"{SETTLED}.folded")
     shown = page.eval_on_selector(".answer", "one => [...one.children].map((each) => [each.tagName, each.textContent])")
     assert shown == [
         ["H3", "Title"],
@@ -655,7 +622,6 @@ def test_markdown_is_shown_as_such_and_once(tab: Tab) -> None:
     page.get_by_role("button", name="Start over").click()
     page.get_by_text("Plain text").click()
     ask(page, "anything")
-    page.wait_for_selector(SETTLED)
     assert page.locator(".answer strong").count() == 0
     assert page.locator(".canvas").is_visible()
 
@@ -669,8 +635,7 @@ def test_a_timeline_reads_at_any_length(tab: Tab, steps: int) -> None:
     tab.pretend("v1/canvas", [noise, *drafts(*texts), *ending(texts[-1], steps=steps)])
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 800})
-        ask(page, "anything")
-        page.wait_for_selector(f".turn:last-child {SETTLED}")
+        ask(page, "anything", wait=f".turn:last-child {SETTLED}")
         turn = page.locator(".turn:last-child")
         bars, where = turn.locator(".bars .bar"), turn.locator(".where")
         assert bars.count() == steps + 1
@@ -693,7 +658,6 @@ def saved(tab: Tab, folder: Path, label: str = "Save the trace") -> Any:
 def test_every_view_saves_its_trace_and_the_trace_view_takes_it(tab: Tab, tmp_path: Path) -> None:
     page = tab.open()
     ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
     recording = saved(tab, tmp_path).main
     assert recording.frames[-1].text == ANSWER
     assert (recording.begun.seed, recording.finish) == (5, "stop")
@@ -759,7 +723,6 @@ def test_one_of_several_names_is_picked(tab: Tab) -> None:
     assert page.get_by_label("Model").locator("option").all_text_contents() == ["nano", "other-name"]
     page.get_by_label("Model").select_option("other-name")
     ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
     assert tab.bodies[-1]["model"] == "other-name"
 
 
@@ -893,13 +856,8 @@ def test_every_view_is_run_by_keyboard(tab: Tab, view: str) -> None:
 def test_what_a_model_says_is_never_markup(tab: Tab) -> None:
     page = tab.open()
     evil = "<img src=x onerror=\"document.title='owned'\">"
-    frame = {"index": 0, "block": 0, "step": 1, "width": 1, "end": None, "positions": [0]}
-    draft = {"type": "draft", **frame, "tokens": [evil], "entropy": [0.0], "accepted": [1]}
-    reported = {"seed": 1, "finish": "stop", "steps": [1], "commits": 0, "tokens_per_forward": 1.0, "mean_entropy": 0}
-    block = {"type": "block", "text": evil, "block": 0, "tokens": [1], "pieces": [evil]}
-    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": evil, "canvas": reported}])
+    tab.pretend("v1/canvas", [*drafts([evil]), *ending([evil], steps=1)])
     ask(page, evil)
-    page.wait_for_selector(SETTLED)
     assert page.locator(".cell").text_content() == page.locator(".answer").text_content() == evil
     assert page.locator(".asked pre").text_content() == evil
     assert page.locator("img").count() == 0

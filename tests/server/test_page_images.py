@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pictures import drawn, png, vision_engine
+from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, inside
 from tests.server.test_page_browser import Tab, browser, pytestmark
 
@@ -29,14 +29,6 @@ GIVE = """([name, data]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = vision_engine(tmp_path_factory.mktemp("model"))
-    engine.loop.start()
-    yield engine
-    engine.loop.stop()
-
-
 @pytest.fixture
 def server(seeing: Engine) -> Iterator[Inside]:
     yield from inside(seeing, Settings(names=("eye",)))
@@ -46,7 +38,7 @@ def test_images_are_chosen_pasted_and_dropped(browser: Any, server: Inside, tmp_
     tab = Tab(browser.new_context(reduced_motion="reduce").new_page(), server.url)
     page = tab.open()
     tab.change("v1/canvas", {"max_tokens": 16, "max_steps": 2})
-    data = [png(drawn(30, 20, seed)) for seed in range(3)]
+    data = [encoded(drawn(30, 20, seed)) for seed in range(3)]
     (tmp_path / "0.png").write_bytes(data[0])
     (tmp_path / "bad.png").write_bytes(b"%PDF-1.7")
     page.get_by_label("Images").set_input_files(str(tmp_path / "0.png"))

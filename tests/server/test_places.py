@@ -7,7 +7,7 @@ from collections import Counter
 
 from redraft.server.http.places import SLACK, Places
 
-A, B = [b"a1"], [b"b1"]
+A = [b"a1"]
 
 
 def test_a_beginning_stays_where_it_was_sent() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -11,7 +10,8 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseFunctionToolCall
-from tests.server.conftest import ANSWER, RECORD, Process
+from tests.helpers import SCHEMA
+from tests.server.conftest import ANSWER, RECORD, USER, Process
 
 from redraft.server.openai.response_fields import Responses
 from redraft.server.openai.responses import turns_of
@@ -20,12 +20,7 @@ ORDER: Any = {
     "type": "function",
     "name": "order",
     "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-        "required": ["who", "qty", "item"],
-        "additionalProperties": False,
-    },
+    "parameters": SCHEMA,
 }
 DEFAULTS: Any = {
     "truncation": "auto",
@@ -36,12 +31,6 @@ DEFAULTS: Any = {
     "prompt_cache_key": "a",
 }
 FORCED: Any = {"tools": [ORDER], "tool_choice": {"type": "function", "name": "order"}, "extra_body": {"seed": 7}}
-
-
-@pytest.fixture(scope="module")
-def client(server: Process) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
 
 
 def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: OpenAI) -> None:
@@ -59,9 +48,7 @@ def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: Op
 
 def test_log_probabilities_are_those_of_chat(client: OpenAI) -> None:
     asked: Any = {"model": "nano", "input": RECORD, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    chat = client.chat.completions.create(
-        model="nano", messages=[{"role": "user", "content": RECORD}], seed=7, logprobs=True, top_logprobs=2
-    )
+    chat = client.chat.completions.create(model="nano", messages=USER, seed=7, logprobs=True, top_logprobs=2)
     assert chat.choices[0].logprobs is not None
     wanted = [one.model_dump() for one in chat.choices[0].logprobs.content or ()]
     assert "".join(one["token"] for one in wanted).removesuffix("<turn|>") == ANSWER

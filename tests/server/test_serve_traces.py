@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.server.conftest import RECORD, end, start
+from tests.server.conftest import RECORD, USER, end, start
 
 from redraft.engine.request import Options
 from redraft.engine.scope import CancelScope
@@ -26,7 +26,7 @@ def test_every_request_to_a_server_leaves_a_trace_of_its_answer(tmp_path: Path) 
     folder = tmp_path / "traces"
     server = start("--quiet", "--trace", str(folder))
     with httpx2.Client(base_url=server.base, timeout=100) as http:
-        body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+        body = {"messages": USER, "seed": 7}
         said = http.post("/chat/completions", json=body).json()["choices"][0]["message"]["content"]
         gap = http.post("/fim/completions", json={"prompt": "sudoku\n1234\n", "suffix": "\n4321", "max_tokens": 4})
         assert "redraft_forwards_total" in httpx2.get(f"{server.url}/metrics", timeout=100).text

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Inside, inside
+from tests.server.conftest import ANSWER, USER, Inside, inside
 
 from redraft.cli.main import build_parser
 from redraft.cli.run import served as served_rows
@@ -14,7 +14,7 @@ from redraft.cli.serve import settings_of
 from redraft.operations.engine import Engine
 from redraft.server.http.settings import Settings
 
-TURN = {"messages": [{"role": "user", "content": RECORD}], "seed": 1}
+TURN = {"messages": USER, "seed": 1}
 GAP = {"prompt": "x = ", "suffix": "\ny = 2\n", "max_tokens": 4, "seed": 1}
 EDIT = {"messages": [{"role": "user", "content": "<|code_to_edit|>x = 1<|/code_to_edit|>\ny = 2\n"}], "seed": 1}
 

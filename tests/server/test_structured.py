@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -16,9 +15,10 @@ import jsonschema_rs
 import openai
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import ChatCompletionToolParam
 from pydantic import BaseModel, EmailStr, Field
-from tests.server.conftest import RECORD, Process
+from tests.helpers import SCHEMA
+from tests.server.conftest import RECORD, USER, Process
 
 from redraft.constraints.validation import unfenced
 from redraft.operations.engine import Engine
@@ -27,13 +27,6 @@ from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import prepare
 from redraft.server.openai.fields import Chat
 
-USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-    "required": ["who", "qty", "item"],
-    "additionalProperties": False,
-}
 ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
 
 
@@ -41,12 +34,6 @@ class Order(BaseModel):
     who: str
     qty: int
     item: str
-
-
-@pytest.fixture(scope="module")
-def client(server: Process) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
-        yield made
 
 
 @pytest.mark.parametrize("content", [RECORD, "what?", "sudoku\n1..4\n..1.\n..42\n4..."])

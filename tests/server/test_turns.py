@@ -8,11 +8,14 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
-from tests.pictures import drawn, png
+from tests.helpers import beside, holding
+from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, eventually
 
 from redraft.constraints.compile import limits
@@ -109,18 +112,12 @@ def test_what_waits_elsewhere_gives_up_its_turn_and_the_smallest_is_next() -> No
         with turns.turn(str(size), size=size):
             order.append(str(size))
 
-    waiting = threading.Thread(target=aside)
-    waiting.start()
-    inside.wait()
-    with turns.turn("holds"):  # though another is not over
-        others = [threading.Thread(target=sized, args=(size,)) for size in (3, 1, 2)]
-        for thread in others:
-            thread.start()
-        assert eventually(lambda: len(turns._turns) == 5)
-    for thread in others:
-        thread.join()
-    over.set()
-    waiting.join()
+    with beside(aside):
+        inside.wait()
+        with ExitStack() as stack, turns.turn("holds"):  # though another is not over
+            stack.enter_context(beside(*(partial(sized, size) for size in (3, 1, 2))))
+            assert eventually(lambda: len(turns._turns) == 5)
+        over.set()
     assert order == ["1", "2", "3"]
     assert not turns._turns
     assert not turns._now
@@ -144,13 +141,9 @@ def test_a_change_of_turns_wakes_only_whose_turn_it_is() -> None:
         with turns.turn(str(threading.get_ident())):
             pass
 
-    threads = [threading.Thread(target=wait) for _ in range(count)]
-    with turns.turn("one"), turns.turn("other"):
-        for thread in threads:
-            thread.start()
+    with ExitStack() as stack, turns.turn("one"), turns.turn("other"):
+        stack.enter_context(beside(*[wait] * count))
         assert eventually(lambda: len(turns._turns) == count + 2)
-    for thread in threads:
-        thread.join()
     assert turns.looked < 8 * count
 
 
@@ -166,19 +159,13 @@ def test_who_wants_what_another_compiles_holds_no_place() -> None:
                 turn.found = "compiled"
             found.append(turn.found)
 
-    threads = [threading.Thread(target=want, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    there = eventually(lambda: [one.aside for one in preparing._turns] == [True] * 3, 5)
-    token = UNTIL.set(time.monotonic() + 5)
-    try:
-        with preparing.turn("another"):
-            assert there
-    finally:
-        UNTIL.reset(token)
-        over.set()
-        for thread in threads:
-            thread.join()
+    with beside(*(partial(want, number) for number in range(3))):
+        there = eventually(lambda: [one.aside for one in preparing._turns] == [True] * 3, 5)
+        try:
+            with holding(UNTIL, time.monotonic() + 5), preparing.turn("another"):
+                assert there
+        finally:
+            over.set()
     assert found == ["compiled"] * 3
     assert not preparing._turns
     assert not preparing._now
@@ -225,7 +212,7 @@ def test_images_of_a_request_are_fetched_once_and_have_a_bound_together(
 ) -> None:
     """With `truncation: "auto"` each was fetched again for every number of turns that was tried, nine times; and twenty
     of one request could have 32 MiB each."""
-    asked, image = list[str](), png(drawn(8, 8))
+    asked, image = list[str](), encoded(drawn(8, 8))
 
     def fetched(self: Fetcher, url: str, part: str) -> bytes:
         asked.append(url)
@@ -258,25 +245,17 @@ def test_a_fetch_takes_no_longer_than_its_caller_waits() -> None:
     """Twenty images of ten seconds each took 200 s of a server whose answers have one."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"localhost:{silent.getsockname()[1]}"
-        token = UNTIL.set(time.monotonic() + 0.2)
         began = time.monotonic()
-        try:
-            with pytest.raises(RequestError, match="has not come"):
-                Fetcher((host,), allows=lambda _: True).of_one_request.fetch(f"http://{host}/", "part")
-        finally:
-            UNTIL.reset(token)
+        with holding(UNTIL, began + 0.2), pytest.raises(RequestError, match="has not come"):
+            Fetcher((host,), allows=lambda _: True).of_one_request.fetch(f"http://{host}/", "part")
         assert time.monotonic() - began < 5
 
 
 def test_who_has_left_waits_for_no_turn() -> None:
     gone = threading.Event()
     gone.set()
-    token = limits.GONE.set(gone)
-    try:
-        with pytest.raises(DeadlineError), PREPARING.turn("any"):
-            pytest.fail("it had a turn")
-    finally:
-        limits.GONE.reset(token)
+    with holding(limits.GONE, gone), pytest.raises(DeadlineError), PREPARING.turn("any"):
+        pytest.fail("it had a turn")
     assert not PREPARING._turns
 
 
@@ -289,18 +268,14 @@ def test_who_has_left_does_not_wait_for_what_another_compiles(later: float) -> N
             held.set()
             over.wait()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    threading.Timer(later, gone.set).start()
-    tokens = limits.GONE.set(gone), UNTIL.set(time.monotonic() + 5)
-    began = time.monotonic()
-    try:
-        with pytest.raises(DeadlineError), turns.turn("the same"):
-            pytest.fail("it had a turn")
-    finally:
-        limits.GONE.reset(tokens[0])
-        UNTIL.reset(tokens[1])
-        over.set()
-        thread.join()
+    with beside(hold):
+        held.wait()
+        threading.Timer(later, gone.set).start()
+        began = time.monotonic()
+        try:
+            late = pytest.raises(DeadlineError)
+            with holding(limits.GONE, gone), holding(UNTIL, began + 5), late, turns.turn("the same"):
+                pytest.fail("it had a turn")
+        finally:
+            over.set()
     assert time.monotonic() - began < 4

@@ -15,8 +15,8 @@ import httpx2
 import jsonschema_rs
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
-from tests.server.conftest import ANSWER, RECORD, Inside, inside
+from openai.types.chat import ChatCompletionToolParam
+from tests.server.conftest import ANSWER, RECORD, USER, Inside, inside
 from tokenizers import AddedToken, Tokenizer
 
 from redraft.constraints.validation import unfenced
@@ -37,7 +37,6 @@ TEMPLATE = """{{ bos_token }}{% if enable_thinking %}<|think|>{% endif %}{% if t
 {{ message['content'] }}<turn|>
 {% endfor %}<|turn>model
 """
-USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
 WEATHER: ChatCompletionToolParam = {
     "type": "function",
     "function": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
-from redraft.__main__ import main
-from redraft.weights.source import locate
+from tests.helpers import Shell, edit_tensors, nano_copy
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 NORM = "model.decoder.norm.weight"
@@ -21,12 +18,7 @@ Damage = Callable[[Path], object]
 
 
 def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Damage:
-    def damage(folder: Path) -> None:
-        found = load_file(folder / WEIGHTS)
-        change(found)
-        save_file(found, folder / WEIGHTS, metadata={"format": "pt"})
-
-    return damage
+    return lambda folder: edit_tensors(folder, change)
 
 
 def settings(file: str, change: Callable[[dict[str, Any]], object]) -> Damage:
@@ -38,21 +30,8 @@ def settings(file: str, change: Callable[[dict[str, Any]], object]) -> Damage:
     return damage
 
 
-def shards(folder: Path) -> None:
-    """Two shards, and an index that puts a tensor into the wrong one."""
-    found = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    names = sorted(found)
-    first, second = names[: len(names) // 2], names[len(names) // 2 :]
-    files = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
-    for file, part in zip(files, (first, second), strict=True):
-        save_file({name: found[name] for name in part}, folder / file)
-    index = dict.fromkeys(first, files[0]) | dict.fromkeys(second, files[1]) | {first[0]: files[1]}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-
-
-def of_another(change: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
-    """The second of two shards is another model's: the same names, which the index knows, and other tensors."""
+def shards(change: Callable[[torch.Tensor], torch.Tensor], misplaced: int = 0) -> Damage:
+    """Two shards, of which the second has other tensors; the index puts so many of the first one's there."""
 
     def damage(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
@@ -61,7 +40,7 @@ def of_another(change: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
         half = len(names) // 2
         save_file({name: found[name] for name in names[:half]}, folder / files[0])
         save_file({name: change(found[name]) for name in names[half:]}, folder / files[1])
-        index = {name: files[i >= half] for i, name in enumerate(names)}
+        index = {name: files[i < misplaced or i >= half] for i, name in enumerate(names)}
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
 
     return damage
@@ -80,9 +59,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a tensor too many": (tensors(lambda found: found.update(extra=torch.ones(2))), "holds 1 tensors"),
     "another shape": (tensors(lambda found: found.update({NORM: torch.ones(7)})), "has shape [7]"),
     "NaN": (tensors(lambda found: found[NORM].fill_(float("nan"))), "holds NaN or infinity"),
-    "shards beside their index": (shards, "that model.safetensors.index.json does not put there"),
-    "a shard of a wider model": (of_another(lambda t: torch.cat([t, t], -1)), "config.json makes it ["),
-    "a shard of a packed model": (of_another(lambda t: t.to(torch.int8)), "has no weight_scale beside it"),
+    "shards beside their index": (
+        shards(torch.clone, misplaced=1),
+        "that model.safetensors.index.json does not put there",
+    ),
+    "a shard of a wider model": (shards(lambda t: torch.cat([t, t], -1)), "config.json makes it ["),
+    "a shard of a packed model": (shards(lambda t: t.to(torch.int8)), "has no weight_scale beside it"),
     "no config": (lambda folder: (folder / CONFIG).unlink(), "config.json does not exist"),
     "another model": (settings(CONFIG, lambda found: found.update(model_type="llama")), "model_type is 'llama'"),
     "too large a number": (settings(CONFIG, lambda found: found.update(canvas_length=10**12)), "canvas_length is 1000"),
@@ -95,30 +77,24 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_checkpoint_is_one_line_and_left_alone(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_is_one_line_and_left_alone(name: str, tmp_path: Path, shell: Shell) -> None:
     damage, said = DAMAGES[name]
     folder = tmp_path / "model"
-    shutil.copytree(locate("nano-sudoku"), folder)
+    nano_copy(folder)
     damage(folder)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder)]) == 2
-    out, err = capsys.readouterr()
+    out, err = shell(["generate", "hi", "--max-tokens", "1", "--model", str(folder)], 2)
     (line,) = err.splitlines()
     assert (out, line.startswith("redraft: "), said in line) == ("", True, True), err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("how", [[], ["--causal"], ["--watch"]])
-def test_numbers_that_overflow_while_running_are_one_line(
-    how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_overflow_while_running_are_one_line(how: list[str], tmp_path: Path, shell: Shell) -> None:
     """Finite weights whose products are not: the answer was a blank line, and the exit code 0."""
     folder = tmp_path / "model"
-    shutil.copytree(locate("nano-sudoku"), folder)
+    nano_copy(folder)
     tensors(lambda found: found[NORM].fill_(3e38))(folder)
-    assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder), *how]) == 1
-    out, err = capsys.readouterr()
+    out, err = shell(["generate", "hi", "--max-tokens", "1", "--model", str(folder), *how], 1)
     assert out == ""
     assert "the network's numbers overflow to NaN" in err.splitlines()[-1]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers import Shell
 
 import redraft
 from redraft.__main__ import main
@@ -76,14 +77,11 @@ def test_nothing_said_is_nothing_answered(lines: str, monkeypatch: pytest.Monkey
     assert told(monkeypatch, capsys, lines) == ""
 
 
-def test_on_a_terminal_a_mistake_does_not_end_the_conversation(
-    monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
+def test_on_a_terminal_a_mistake_does_not_end_the_conversation(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     stdin = io.TextIOWrapper(io.BytesIO(b"a" * 5000 + b"\nhi\n"), encoding="utf-8")
     monkeypatch.setattr(stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", stdin)
-    assert main(["chat", "--max-tokens", "2", "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = shell(["chat", "--max-tokens", "2", "--json"])
     assert json.loads(out)["finish"] in ("length", "stop")
     assert err.startswith("redraft: a line is a turn")
     assert err.count("> ") == 3

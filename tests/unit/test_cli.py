@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file, save_file
-from tests.helpers import released_json
+from tests.helpers import PROMPT, ROOT, Shell, edit_tensors, nano_copy, released_json
 
 import redraft.cli.display
 from redraft.__main__ import main
@@ -27,13 +27,11 @@ from redraft.cli.main import build_parser
 from redraft.errors import CallerError, RedraftError, UnsatisfiedError
 from redraft.tasks import task
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
     *("demo", "generate", "json", "chat", "decide", "infill", "fill", "edit", "watch"),
     *("serve", "run", "connect", "doctor"),
     *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull", "help"),
 )
-PROMPT = "record\nSend 417 melu to Karomi."
 
 Captured = pytest.CaptureFixture[str]
 
@@ -93,37 +91,17 @@ def test_the_help_of_generate_fits_a_page(monkeypatch: pytest.MonkeyPatch, capsy
     assert len(helped(capsys, "generate").splitlines()) < 60
 
 
-def test_a_topic_has_every_flag_that_a_verb_does_not_show(capsys: Captured) -> None:
+def test_a_topic_has_every_flag_that_a_verb_does_not_show(shell: Shell) -> None:
     for topic in TOPICS:
-        assert main(["help", topic]) == 0
-        told = capsys.readouterr().out
+        told = shell(["help", topic]).out
         group = {"sampling": SAMPLING, "model": (*MODEL, *PACKING), "backend": BACKEND}[topic]
         assert [flag.name for flag in group if f"\n  {flag.name}" not in told] == []
 
 
-def test_help_of_a_verb_is_its_own_help(capsys: Captured) -> None:
-    assert main(["help", "infill"]) == 0
-    assert capsys.readouterr().out == helped(capsys, "infill")
-    assert main(["help"]) == 0
-    assert "verbs:" in capsys.readouterr().out
+def test_help_of_a_verb_is_its_own_help(capsys: Captured, shell: Shell) -> None:
+    assert shell(["help", "infill"]).out == helped(capsys, "infill")
+    assert "verbs:" in shell(["help"]).out
     assert "there is no help on 'smapling'" in refused(capsys, "help", "smapling")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["genrate"], "there is no verb 'genrate'; did you mean 'generate'? See `redraft --help`"),
-        (["generate", "x", "--max-tokns", "5"], "unknown flag --max-tokns 5; did you mean '--max-tokens'? See"),
-        (["generate", "x", "--preset", "fats"], "did you mean 'fast'?"),
-        (["generate", "x", "y"], "unknown word y; see `redraft generate --help`"),
-        (["inspect", "nano", "--model", "other"], "two models were given, 'nano' and 'other'; leave one out"),
-    ],
-)
-def test_a_slip_is_answered_with_what_was_probably_meant(words: list[str], said: str, capsys: Captured) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main(words)
-    assert leaving.value.code == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["inspect", "verify", "serve", "quantize --plan int8 --out x", "pull"])
@@ -177,11 +155,7 @@ def all_errors(base: type[RedraftError] = RedraftError) -> Iterator[type[Redraft
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
     """The words of a command that fails with this error."""
-
-    def fail(*arguments: object) -> None:
-        raise error
-
-    monkeypatch.setattr("redraft.config.read_config", fail)
+    monkeypatch.setattr("redraft.config.read_config", Mock(side_effect=error))
     return ["inspect", "nano"]
 
 
@@ -345,16 +319,23 @@ def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Cap
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["genrate"], "there is no verb 'genrate'; did you mean 'generate'? See `redraft --help`"),
+        (["generate", "x", "--max-tokns", "5"], "unknown flag --max-tokns 5; did you mean '--max-tokens'? See"),
+        (["generate", "x", "--preset", "fats"], "did you mean 'fast'?"),
+        (["generate", "x", "y"], "unknown word y; see `redraft generate --help`"),
+        (["inspect", "nano", "--model", "other"], "two models were given, 'nano' and 'other'; leave one out"),
         (["demo", "--count", "many"], "--count"),
         (["inspect", "--memory", "big"], "--memory"),
         (["generate", "hi", "--seed", "0.5"], "--seed"),
         (["generate", "hi", "--dtype", "float16"], "--dtype"),
         (["generate", "hi", "--preset", "turbo"], "--preset"),
         (["generate", "hi", "--wishes", "3"], "unknown flag --wishes 3; see `redraft generate --help`"),
+        (["json", "--seeed", "1", "a text"], "unknown flag --seeed; did you mean '--seed'? See"),
+        (["json", "--shema", "who", "a text"], "unknown flag --shema; did you mean '--schema'? See"),
         (["frobnicate"], "no verb 'frobnicate'"),
     ],
 )
-def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: Captured) -> None:
+def test_a_word_that_the_parser_refuses_is_named(words: list[str], said: str, capsys: Captured) -> None:
     """argparse prints the whole usage, which for `generate` is 23 lines, before the one that says what is wrong."""
     with pytest.raises(SystemExit) as leaving:
         main(words)
@@ -371,11 +352,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path, capsys: Captured) 
 
 
 def test_a_model_without_a_template_still_continues_text(tmp_path: Path, capsys: Captured) -> None:
-    from redraft.weights.source import locate
-
-    for path in locate("nano-sudoku").iterdir():
-        if path.name != "chat_template.jinja":
-            (tmp_path / path.name).symlink_to(path)
+    nano_copy(tmp_path, without="chat_template.jinja")
     assert "no chat template" in refused(capsys, "generate", "hi", "--chat", "--model", str(tmp_path))
     assert main(["generate", "hi", "--max-tokens", "2", "--steps", "2", "--model", str(tmp_path)]) == 0
 
@@ -447,12 +424,11 @@ def test_watching_off_a_terminal_is_a_line_per_step(capsys: Captured) -> None:
     assert "\x1b" not in err
 
 
-def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
     monkeypatch.setattr(redraft.cli.display, "Console", lambda **options: screen)
-    assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]) == 0
-    answer = capsys.readouterr().out.removesuffix("\n")
+    answer = shell(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]).out.removesuffix("\n")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()).replace("\r", "")
     assert plain.rstrip("\n").endswith(answer)
 
@@ -460,21 +436,18 @@ def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyP
 # -- the other commands ------------------------------------------------------------------------------------------------
 
 
-def test_inspect_describes_the_model_in_the_package(capsys: Captured) -> None:
-    assert main(["inspect", "nano", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_inspect_describes_the_model_in_the_package(shell: Shell) -> None:
+    found = json.loads(shell(["inspect", "nano", "--json"]).out)
     assert found["parameters_total"] == sum(found["parameters_by_group"].values())
     assert sum(found["stored_bytes"].values()) >= 4 * found["parameters_total"]
     assert found["unknown_config_keys"] == []
-    assert main(["inspect", "nano"]) == 0
-    assert f"parameters total: {found['parameters_total']:,}\n" in capsys.readouterr().out
+    assert f"parameters total: {found['parameters_total']:,}\n" in shell(["inspect", "nano"]).out
 
 
-def test_inspect_needs_no_weights(tmp_path: Path, capsys: Captured) -> None:
+def test_inspect_needs_no_weights(tmp_path: Path, shell: Shell) -> None:
     """What a model needs is asked before 50 GB are fetched."""
     (tmp_path / "config.json").write_text(json.dumps(released_json()))
-    assert main(["inspect", str(tmp_path), "--json", "--memory", "24", "--memory", "80"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shell(["inspect", str(tmp_path), "--json", "--memory", "24", "--memory", "80"]).out)
     assert found["parameters_total"] == 25_250_986_812
     assert found["stored_bytes"] == "unknown: the folder has no weights"
     plain = next(row for row in found["fits"] if row["numbers"] == "bfloat16")
@@ -482,41 +455,32 @@ def test_inspect_needs_no_weights(tmp_path: Path, capsys: Captured) -> None:
     # 30 GB are left and a token takes 20,480 bytes: the whole context fits, one of 8192 tokens over 30 times.
     assert plain["most"]["80 GB"]["context"] == 262_144
     assert 30 < plain["most"]["80 GB"]["contexts"] < 30e9 / (8192 * 20_480)
-    assert main(["inspect", str(tmp_path), "--memory", "24", "--memory", "80"]) == 0
-    told = capsys.readouterr().out
+    told = shell(["inspect", str(tmp_path), "--memory", "24", "--memory", "80"]).out
     assert "stored bytes: unknown: the folder has no weights" in told
     assert re.search(r"^  bfloat16 +50\.5 GB +- +262,144 / \d+$", told, re.MULTILINE)
     assert max(map(len, told.partition("fits:")[2].splitlines())) <= 120
 
 
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
-def test_verify_finds_the_model_in_the_package_equal_to_transformers(capsys: Captured) -> None:
+def test_verify_finds_the_model_in_the_package_equal_to_transformers(shell: Shell) -> None:
     pytest.importorskip("transformers")
-    assert main(["verify", "nano", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shell(["verify", "nano", "--json"]).out)
     assert found["agrees"]
     assert 0 < found["ours"]["median"] <= found["limit"]["median"] < 1e-5
     assert all(one["argmax"] == 1.0 for one in found["passes"])
 
 
 @pytest.mark.filterwarnings("default")
-def test_verify_exits_1_where_the_numbers_differ(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_verify_exits_1_where_the_numbers_differ(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr("redraft.measure.verify.MULTIPLE", 0.0)
-    assert main(["verify", "nano", "--steps", "1"]) == 1
-    assert "does not run here as it does in transformers" in capsys.readouterr().err
+    assert "does not run here as it does in transformers" in shell(["verify", "nano", "--steps", "1"], 1).err
 
 
 @pytest.mark.parametrize("command", [["generate", "hi", "--model"], ["verify"], ["eval", "--count", "1", "--model"]])
 def test_weights_that_are_nan_are_one_line(command: list[str], tmp_path: Path, capsys: Captured) -> None:
-    from redraft.weights.source import locate
-
-    for path in locate("nano-sudoku").iterdir():
-        if path.name != "model.safetensors":
-            (tmp_path / path.name).symlink_to(path)
-    tensors = load_file(locate("nano-sudoku") / "model.safetensors")
-    tensors["model.decoder.norm.weight"][3] = float("nan")
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    nano_copy(tmp_path)
+    edit_tensors(tmp_path, lambda tensors: tensors["model.decoder.norm.weight"][3:4].fill_(float("nan")))
     line = refused(capsys, *command, str(tmp_path))
     assert "model.decoder.norm.weight holds NaN or infinity" in line
 
@@ -538,11 +502,10 @@ def test_verify_without_transformers_says_what_to_install(monkeypatch: pytest.Mo
     assert "pip install transformers==5.23.0" in refused(capsys, "verify", "nano", code=1)
 
 
-def test_demo_is_repeated_by_its_seed(capsys: Captured) -> None:
+def test_demo_is_repeated_by_its_seed(shell: Shell) -> None:
     found = []
     for _ in range(2):
-        assert main(["demo", "--count", "1", "--json", "--seed", "3"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
+        found.append(json.loads(shell(["demo", "--count", "1", "--json", "--seed", "3"]).out))
     for row in found[0]["rows"] + found[1]["rows"]:
         assert row.pop("tokens_per_sec") >= 0
     assert found[0] == found[1]
@@ -555,14 +518,13 @@ def test_demo_is_repeated_by_its_seed(capsys: Captured) -> None:
         assert row["exact"] == task(name).score(example, row["answer"]).exact
 
 
-def test_eval_scores_and_records(tmp_path: Path, capsys: Captured) -> None:
+def test_eval_scores_and_records(tmp_path: Path, shell: Shell) -> None:
     from redraft.measure.record import read_record
 
     path = tmp_path / "new" / "record.json"
     words = ["eval", "--model", "nano-sudoku", "--count", "2", "--task", "records", "--steps", "2"]
     words += ["--record", str(path)]
-    assert main([*words, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(shell([*words, "--json"]).out)
     assert (found["task"], found["count"]) == ("records", 2)
     assert found["exact"] in (0.0, 0.5, 1.0)
     assert found["mean_steps"] <= 2
@@ -640,12 +602,10 @@ def test_a_recipe_that_cannot_be_trained_is_refused(
     assert said in refused(capsys, "tune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "out"))
 
 
-def test_tune_trains_and_says_where_the_result_is(tmp_path: Path, capsys: Captured) -> None:
+def test_tune_trains_and_says_where_the_result_is(tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE)
     words = ["tune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "out")]
-    assert main(words) == 0
-    out, err = capsys.readouterr()
+    out, err = shell(words)
     assert out == f"{tmp_path / 'out'}\n"
     assert "step 2/2" in err
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["folder"] == str(tmp_path / "out")
+    assert json.loads(shell([*words, "--json"]).out)["folder"] == str(tmp_path / "out")

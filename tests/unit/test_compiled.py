@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.helpers import ROOT
 
 if find_spec("triton") is None:
     pytest.skip(f"there is no triton for {sys.platform}", allow_module_level=True)
 
-ROOT = Path(__file__).resolve().parents[2]
 STEP = {"_norm", "_heads", "_attend", "_after_attention", "_gelu", "_route", "_place", "_gate_up", "_down"}
 STEP |= {"_after_ffw", "_row"}
 EVERY = STEP | {"_tile", "_shift", "_walk", "_back"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.helpers import Shell
 
 from redraft.__main__ import main
 from redraft.cli.connect import TOOLS
@@ -22,9 +23,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS))
-def test_every_tool_gets_the_address_and_the_model(capsys: Captured, tool: str) -> None:
-    assert main(["connect", tool, "--url", "http://gpu.lan:1234/", "--name", "mine"]) == 0
-    reported = capsys.readouterr().out
+def test_every_tool_gets_the_address_and_the_model(shell: Shell, tool: str) -> None:
+    reported = shell(["connect", tool, "--url", "http://gpu.lan:1234/", "--name", "mine"]).out
     assert "http://gpu.lan:1234/" in reported
     assert "http://gpu.lan:1234//" not in reported
     assert tool in ("openai", "llama.vim") or "mine" in reported
@@ -51,9 +51,8 @@ def test_the_page_of_clients_has_the_same_lines(capsys: Captured) -> None:
         assert " ".join(capsys.readouterr().out.split()) in " ".join(page.split())
 
 
-def test_the_lines_of_zed_are_json(capsys: Captured) -> None:
-    assert main(["connect", "zed"]) == 0
-    reported = capsys.readouterr()
+def test_the_lines_of_zed_are_json(shell: Shell) -> None:
+    reported = shell(["connect", "zed"])
     assert json.loads(reported.out)["language_models"]["openai_compatible"]["redraft"]["api_url"].endswith("/v1")
     assert "~/.config/zed/settings.json" in reported.err
 
@@ -65,9 +64,8 @@ def test_no_file_of_another_tool_is_written(home: Path, capsys: Captured) -> Non
     assert main(["connect", "openai", "--url", "ftp://x"]) == 2
 
 
-def test_doctor_finds_nothing_wrong_here_and_says_what_it_found(capsys: Captured) -> None:
-    assert main(["doctor", "--port", "0", "--json"]) == 0
-    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+def test_doctor_finds_nothing_wrong_here_and_says_what_it_found(shell: Shell) -> None:
+    found = {finding["check"]: finding for finding in json.loads(shell(["doctor", "--port", "0", "--json"]).out)}
     assert {"Python", "torch", "load", "number formats", "model", "port"} <= found.keys()
     assert "float32" in found["number formats"]["found"]
 

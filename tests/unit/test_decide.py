@@ -8,8 +8,8 @@ import math
 
 import pytest
 import torch
+from tests.helpers import ANSWER, PROMPT, Shell
 
-from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.constraints.sources import choices_source
 from redraft.diffusion.canvas import fresh
@@ -21,9 +21,6 @@ from redraft.operations.decide import Decision, decide, decide_all, read_form
 from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 
 
 def test_shares_are_those_of_all_spellings_of_a_choice(engine: Engine) -> None:
@@ -157,8 +154,7 @@ def test_what_is_no_form_is_refused(engine: Engine, form: str, complaint: str) -
             Decision({"a": 1.0}, 0.0).at(temperature)
 
 
-def test_the_command_prints_shares(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decide", PROMPT, "--choice", "yes", "--choice", "no", "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+def test_the_command_prints_shares(shell: Shell) -> None:
+    reported = json.loads(shell(["decide", PROMPT, "--choice", "yes", "--choice", "no", "--json"]).out)
     assert set(reported["shares"]) == {"yes", "no"}
     assert reported["best"] in reported["shares"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,11 +27,8 @@ def test_the_device_is_a_gpu_where_one_can_be_used(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_driver_that_does_not_work_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> torch.device:
-        raise RequestError(f"device {name!r} cannot be used")
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("redraft.weights.defaults.usable_device", refuse)
+    monkeypatch.setattr("redraft.weights.defaults.usable_device", Mock(side_effect=RequestError("it cannot be used")))
     assert device_of("auto") == CPU
 
 
@@ -60,10 +58,8 @@ def test_a_format_that_is_none_is_refused_with_those_that_are(tmp_path: Path) ->
 
 
 def test_a_driver_too_old_is_refused_where_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update it")
-
-    monkeypatch.setattr(torch, "empty", refuse)
+    said = "The NVIDIA driver on your system is too old (found version 11040). Please update it"
+    monkeypatch.setattr(torch, "empty", Mock(side_effect=RuntimeError(said)))
     with pytest.raises(RequestError, match=r"'cuda' cannot be used \(The NVIDIA driver on your system is too old"):
         device_of("cuda")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
+from tests.helpers import Shell, released_json, tiny_checkpoint, tiny_config, tiny_json
 
 from redraft.__main__ import main
 from redraft.config import ModelConfig
@@ -69,13 +69,12 @@ def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
 
 
 def test_a_shape_too_large_is_refused_before_its_numbers_are_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     """It took all of the memory until the system ended it."""
     (tmp_path / "config.json").write_text(json.dumps(released_json()))
     monkeypatch.setattr("redraft.weights.load.free_memory", lambda device: int(18e9))
-    assert main(["bench", "--device-card", "--model", str(tmp_path), "--dtype", "bfloat16"]) == 1
-    said = capsys.readouterr().err
+    said = shell(["bench", "--device-card", "--model", str(tmp_path), "--dtype", "bfloat16"], 1).err
     assert "the model needs 51.1 GB (50.5 GB of weights) and 18.0 GB are free; --dtype bfloat16 with plan" in said
 
 
@@ -124,13 +123,8 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
 
 def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:
     """On a device that is lent for minutes: one kernel that does not compile took the whole card with it."""
-
-    def fails() -> list[dict[str, Any]]:
-        raise ValueError("no such instruction\nand more")
-
-    def interrupted() -> list[dict[str, Any]]:
-        raise KeyboardInterrupt
-
+    fails = Mock(side_effect=ValueError("no such instruction\nand more"))
+    interrupted = Mock(side_effect=KeyboardInterrupt)
     tried = PartialResults()
     with pytest.raises(KeyboardInterrupt):
         tried.take("too early", interrupted)

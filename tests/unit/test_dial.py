@@ -1,13 +1,14 @@
 """The dial: tables kept and refused, notches in order, and answers paced by a clock that the test turns."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import listen, tiny_checkpoint, tiny_config, tiny_model
+from tests.helpers import listen, nano_copy, tiny_checkpoint, tiny_config, tiny_model
 
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -105,9 +106,7 @@ def test_a_table_is_kept_beside_its_checkpoint_and_refused_by_another(tmp_path: 
     kept = replace(DIAL, checkpoint=fingerprint(here))
     assert write_dial(kept, here) == here / "dial.json"
     assert read_dial(here) == kept
-    there.mkdir()
-    for file in here.iterdir():
-        (there / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(here, there)
     assert read_dial(there) == kept, "a copy is the same checkpoint"
     weights = there / "model.safetensors"
     changed = bytearray(weights.read_bytes())
@@ -163,19 +162,11 @@ def test_a_target_lowers_the_effort_of_a_slow_answer_and_leaves_a_fast_one_alone
     assert steps_of(request(target_ms=1000.0, effort=0.0), 0.001) == 2, "effort is the most"
 
 
-def nano_copy(folder: Path) -> Path:
-    for file in locate("nano-sudoku").iterdir():
-        if file.name != "dial.json":
-            (folder / file.name).write_bytes(file.read_bytes())
-    return folder
-
-
 def test_the_command_measures_keeps_and_records_a_dial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.measure.dial.TASKS", ("records",))
     monkeypatch.setattr("redraft.measure.dial.candidates", lambda config: candidates(config)[:3])
     folder = tmp_path / "nano"
-    folder.mkdir()
-    nano_copy(folder)
+    nano_copy(folder, without="dial.json")
     place = tmp_path / "dial.json"
     asked = ["bench", "--dial", "4", "--model", str(folder), "--threads", "1", "--record", str(place)]
     assert main(asked) == 0

@@ -6,8 +6,10 @@ import errno
 import os
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from tests.helpers import BYTES
 
 from redraft.constraints import disk_cache
 from redraft.constraints import language as compiling
@@ -15,7 +17,6 @@ from redraft.constraints.language import Language, Source, Vocabulary, ready
 from redraft.constraints.sources import choices_source, schema_source
 from redraft.errors import ConstraintError
 
-BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "oddity": 1}
 
 
@@ -152,19 +153,12 @@ def test_the_folder_has_a_bound_and_what_was_read_last_stays(tmp_path: Path, mon
 
 def test_a_folder_of_somebody_else_is_read(tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "not the owner")
-
-    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(os, "utime", Mock(side_effect=PermissionError(errno.EPERM, "not the owner")))
     assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
     assert counted == ["schema"]
 
 
 def test_a_full_disk_keeps_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "no space left")))
     assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
     assert not list(tmp_path.iterdir())

@@ -10,8 +10,8 @@ import re
 
 import pytest
 import torch
+from tests.helpers import ANSWER, PROMPT, SCHEMA, Shell
 
-from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.constraints.language import Language
 from redraft.constraints.sources import choices_source, schema_source
@@ -24,14 +24,6 @@ from redraft.operations.gap_constraint import GapConstraint
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
-RECORD = {
-    "type": "object",
-    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-    "required": ["who", "qty", "item"],
-    "additionalProperties": False,
-}
 TEXTS = ["me", "lu", "4", "417"]
 WIDTH = 4
 
@@ -81,7 +73,7 @@ def test_texts_come_as_often_as_their_probability(engine: Engine) -> None:
 
 
 def test_what_is_certain_is_drawn_and_what_is_drawn_is_accounted_for(engine: Engine) -> None:
-    language = engine.language(schema_source(RECORD))
+    language = engine.language(schema_source(SCHEMA))
     for seed in range(3):
         request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, draw=True), constraint=language))
         assert engine.run(request).text == ANSWER
@@ -119,12 +111,11 @@ def test_what_a_draw_cannot_honour_is_refused(engine: Engine, options: Options, 
         engine.resolve(Request("a", options=drawing, constraint=language))
 
 
-def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_draws(shell: Shell) -> None:
     reported = set()
     for seed in "0123":
         words = ["--regex", "[a-z]{3}", "--max-tokens", "4", "--steps", "1", "--temperature", "10", "--seed", seed]
-        assert main(["generate", "Well?", "--draw", *words]) == 0
-        reported.add(capsys.readouterr().out.strip())
+        reported.add(shell(["generate", "Well?", "--draw", *words]).out.strip())
     assert all(re.fullmatch("[a-z]{3}", text) for text in reported)
     assert len(reported) > 1
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers import PROMPT
 
 import redraft
 from redraft.engine.events import Block, Draft, Event, Finished
@@ -15,8 +15,6 @@ from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.errors import RequestError, WeightsError
 from redraft.operations.engine import Engine
 
-ROOT = Path(__file__).resolve().parents[2]
-PROMPT = "record\nSend 417 melu to Karomi."
 TURN = [{"role": "user", "content": PROMPT}]
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.helpers import Shell
 
 import redraft
-from redraft.__main__ import main
 from redraft.engine.request import Generation, Options
 from redraft.measure.evals import Trial, compared, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
@@ -115,7 +115,7 @@ def test_an_answer_is_right_as_text_or_as_json(right: str, answer: str, exact: b
     assert compared(right, answer) == Score(exact, parts)
 
 
-def test_a_file_of_rows_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_rows_is_scored(tmp_path: Path, shell: Shell) -> None:
     """A conversation is sent whole; whoever has the right answer in the file gets it counted."""
     asked = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     engine = redraft.load("nano-sudoku")
@@ -126,14 +126,12 @@ def test_a_file_of_rows_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
-    assert main(["eval", "--model", "nano-sudoku", "--file", str(file), "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(shell(["eval", "--model", "nano-sudoku", "--file", str(file), "--json"]).out)
     assert (found["task"], found["count"], found["exact"]) == ("rows.jsonl", 2, 0.5)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"messages": [{"role": "assistant", "content": "alone"}]}', "no json"])
-def test_a_file_that_cannot_be_scored_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_scored_is_refused(text: str, tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(text, encoding="utf-8")
-    assert main(["eval", "--file", str(file)]) == 2
-    assert str(file) in capsys.readouterr().err
+    assert str(file) in shell(["eval", "--file", str(file)], 2).err

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_config
+from tests.helpers import Shell, new_prefix, released_json, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 import redraft
-from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Block
@@ -135,8 +134,5 @@ def test_a_place_that_cannot_be_had_is_refused(options: dict[str, Any], message:
 
 
 @pytest.mark.parametrize(("flags", "message"), [(["--offload", "experts", "x"], "the device is cpu")])
-def test_flags_that_cannot_be_honoured_are_refused(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", *flags]) == 2
-    assert message in capsys.readouterr().err
+def test_flags_that_cannot_be_honoured_are_refused(flags: list[str], message: str, shell: Shell) -> None:
+    assert message in shell(["generate", *flags], 2).err

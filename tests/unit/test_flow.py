@@ -32,12 +32,9 @@ def model() -> DiffusionGemma:
 
 
 def flowing(seed: int, max_tokens: int, flow: Flow) -> ResolvedRequest:
-    asked = build_request([2, 17, 31, 44, 5], Options(seed=seed, max_tokens=max_tokens), _checkpoint())
+    shipped = CheckpointConfig(model().config, SHIPPED)
+    asked = build_request([2, 17, 31, 44, 5], Options(seed=seed, max_tokens=max_tokens), shipped)
     return replace(asked, policy=replace(asked.policy, plan=flow))
-
-
-def _checkpoint() -> CheckpointConfig:
-    return CheckpointConfig(model().config, SHIPPED)
 
 
 @torch.inference_mode()

@@ -10,13 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import listen
+from tests.helpers import alone, side_by_side
 
 from redraft.constraints.language import Vocabulary
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Event
 from redraft.engine.request import Options
-from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
 from redraft.operations.gap import GapContext
@@ -130,12 +127,7 @@ def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
     language = span_language(GapConstraint(words=((2, "melu"),)), engine.vocabulary)
     around = GapContext((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
-    reported = [list[Event]() for _ in asked]
-    for one, heard in zip(asked, reported, strict=True):
-        listen(engine.loop, one, heard.append, drafts=True)
-    engine.loop.drain()
-    for one, heard in zip(asked, reported, strict=True):
-        assert heard == list(run_alone(engine.model, one, SeededNoise(one.seed)))
+    assert side_by_side(engine.loop, asked) == alone(engine.model, asked)
 
 
 def test_a_healed_seam_may_join_and_is_still_exact(engine: Engine) -> None:

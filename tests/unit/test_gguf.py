@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.helpers import new_prefix, tiny_config, tiny_json, tiny_model
+from tests.helpers import ROOT, new_prefix, tiny_config, tiny_json, tiny_model
 
 from redraft.__main__ import main
 from redraft.config import read_config
@@ -33,7 +33,6 @@ from redraft.weights.plan import PLANS, packed_matrices
 
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 96}
 TYPES = gguf.GGMLQuantizationType
-ROOT = Path(__file__).resolve().parents[2]
 SHAPE, PAGE = ROOT / "recipes/shapes/26b", ROOT / "docs/26b.md"
 KEPT = {TYPES.Q4_0: 4.5, TYPES.Q5_0: 6.5, TYPES.Q8_0: 8.5, TYPES.Q4_K: 4.625, TYPES.Q6_K: 6.5625}
 """Kinds of blocks that stay packed, and the bits of a weight here: 8 scales of 6 bits take a byte each, codes of 5 bits

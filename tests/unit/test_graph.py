@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import listen, new_prefix, tiny_config, tiny_model, with_kernels
+from tests.helpers import alone, new_prefix, side_by_side, tiny_config, tiny_model, with_kernels
 from torch.profiler import ProfilerActivity, profile
 
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
@@ -40,16 +37,6 @@ def request_of(model: DiffusionGemma, prompt: int, seed: int) -> ResolvedRequest
     return replace(build_request([2] * prompt, options, shipped), eos=frozenset())
 
 
-def told(loop: Loop, *requests: ResolvedRequest) -> list[list[Event]]:
-    found: list[list[Event]] = [[] for _ in requests]
-    for request, events in zip(requests, found, strict=True):
-        listen(loop, request, events.append, drafts=True)
-    while any(not events or not isinstance(events[-1], Finished) for events in found):
-        loop.tick()
-        loop.check()
-    return found
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_in_standing_memory_are_the_same_bit_for_bit(shape: str) -> None:
     """Alone over several blocks, one after another, and two at once, which share forwards for a while."""
@@ -57,15 +44,14 @@ def test_answers_in_standing_memory_are_the_same_bit_for_bit(shape: str) -> None
     loop = Loop(model, LoopConfig())
     loop.runner.places = GraphPlaces(model)
     first, second, third = (request_of(model, 9 + 40 * seed, seed) for seed in (1, 2, 3))
-    wanted = [list(run_alone(model, one, SeededNoise(one.seed))) for one in (first, second, third)]
-    assert told(loop, first) == wanted[:1]
+    wanted = alone(model, [first, second, third])
+    assert side_by_side(loop, [first]) == wanted[:1]
     (kept,) = loop.runner.places.prefixes
     assert loop.runner.places._steps, "nothing stepped at its place"
-    assert told(loop, replace(second, prompt=second.prompt[:12])) == [
-        list(run_alone(model, replace(second, prompt=second.prompt[:12]), SeededNoise(2)))
-    ]
+    shorter = [replace(second, prompt=second.prompt[:12])]
+    assert side_by_side(loop, shorter) == alone(model, shorter)
     assert loop.runner.places.prefixes == [kept], "the next request could have had the same buffers"
-    assert told(loop, second, third) == wanted[1:]
+    assert side_by_side(loop, [second, third]) == wanted[1:]
     assert len(loop.runner.places.prefixes) == 2
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import PROMPT, SCHEMA
 
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.condition.guided import Guide, GuidedProjection
@@ -157,22 +158,15 @@ def test_a_guided_language_is_read_from_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["reference", "fast"])
 def test_the_engine_holds_a_schema_from_left_to_right(engine: Engine, preset: str) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
-        "required": ["who", "qty", "item"],
-        "additionalProperties": False,
-    }
-    language = ready(schema_source(schema), engine.vocabulary, limits=FEW)
+    language = ready(schema_source(SCHEMA), engine.vocabulary, limits=FEW)
     assert isinstance(language, GuidedLanguage)
     options = Options(seed=1, max_tokens=60, preset=preset)
-    prompt = "record\nSend 417 melu to Karomi."
-    request = Request(prompt, options, chat=True, constraint=language)
+    request = Request(PROMPT, options, chat=True, constraint=language)
     done = engine.run(request)
     assert json.loads(done.text) == {"who": "Karomi", "qty": 417, "item": "melu"}
     assert engine.run(request).tokens == done.tokens
     off = engine.run(Request("?", options, constraint=language))
-    assert validator_of(schema).is_valid(json.loads(off.text)), "of another task"
+    assert validator_of(SCHEMA).is_valid(json.loads(off.text)), "of another task"
     assert len(off.tokens) <= 60
 
 
@@ -180,7 +174,7 @@ def test_an_answer_says_how_it_was_held_and_what_was_ignored(engine: Engine) -> 
     words = {"type": "object", "properties": {"item": {"enum": ["melu", "vune"], "oddity": 1}}, "required": ["item"]}
     cases = {"exact": words, "checked": {**words, "not": {"required": ["qty"]}}}
     for how, schema in cases.items():
-        done = engine.generate("record\nSend 417 melu to Karomi.", chat=True, schema=schema, seed=1, max_tokens=40)
+        done = engine.generate(PROMPT, chat=True, schema=schema, seed=1, max_tokens=40)
         assert (done.constraint, done.ignored) == (how, ("/properties/item/oddity",))
     assert engine.generate("Hi", max_tokens=4, seed=1).constraint is None
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.pictures import asking, drawn, png, write_whole
+from tests.helpers import Shell
+from tests.pictures import asking, drawn, encoded, write_whole
 
 import redraft
 from redraft.__main__ import main
@@ -25,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that reads images, and two of them beside it."""
     folder = write_whole(tmp_path_factory.mktemp("model"))
     for i in range(2):
-        (folder / f"{i}.png").write_bytes(png(drawn(60, 40, i)))
+        (folder / f"{i}.png").write_bytes(encoded(drawn(60, 40, i)))
     (folder / "not.png").write_bytes(b"%PDF-1.7")
     return folder
 
@@ -41,16 +42,14 @@ def model(folder: Path) -> list[str]:
     return ["--model", str(folder), "--device", "cpu"]
 
 
-def test_generate_answers_as_python_does(folder: Path, wanted: str, capsys: Captured) -> None:
+def test_generate_answers_as_python_does(folder: Path, wanted: str, shell: Shell) -> None:
     words = ["generate", *model(folder), *SHORT, "--chat", "--image", str(folder / "0.png"), "read"]
-    assert main(words) == 0
-    assert capsys.readouterr().out.rstrip("\n") == wanted.rstrip("\n")
+    assert shell(words).out.rstrip("\n") == wanted.rstrip("\n")
 
 
-def test_json_needs_no_text_beside_an_image(folder: Path, capsys: Captured) -> None:
+def test_json_needs_no_text_beside_an_image(folder: Path, shell: Shell) -> None:
     words = ["json", *model(folder), "--seed", "3", "--schema", '{"type": "boolean"}', "--image", str(folder / "0.png")]
-    assert main(words) == 0
-    assert capsys.readouterr().out.strip() in ("true", "false")
+    assert shell(words).out.strip() in ("true", "false")
 
 
 def test_decide_reads_the_image(folder: Path, capsys: Captured) -> None:
@@ -109,8 +108,7 @@ def test_a_row_shows_files_from_its_own_folder(folder: Path, wanted: str, form: 
         (["generate", "--chat", "--model", "nano", "--image", "{0}", "read"], "this checkpoint reads text alone"),
     ],
 )
-def test_mistakes_exit_2_and_name_the_file(folder: Path, words: list[str], said: str, capsys: Captured) -> None:
+def test_mistakes_exit_2_and_name_the_file(folder: Path, words: list[str], said: str, shell: Shell) -> None:
     filled = [word.format(folder / "0.png", **{"not": folder / "not.png"}) for word in words]
     own = [] if "--model" in words else model(folder)
-    assert main([filled[0], *own, *filled[1:]]) == 2
-    assert said in capsys.readouterr().err
+    assert said in shell([filled[0], *own, *filled[1:]], 2).err

@@ -192,10 +192,10 @@ def test_what_an_instruction_rewrites_is_no_larger_than_its_room(engine: Engine)
         assert all(len(engine.text.encode(done.after, bos=False)) <= tokens + room for done in edits)
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_an_edit_keeps_no_language_and_empties_nothing_where_the_time_is_up(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1)
     assert not [*tmp_path.rglob("*.language")]
     with pytest.raises(DeadlineError, match="time was up"):

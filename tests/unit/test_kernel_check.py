@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +24,7 @@ from redraft.weights.build import empty_model
 from redraft.weights.plan import PLANS, formats, make_room, packed_matrices
 from redraft.weights.quantize import pack
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def ours(*args: Any, **named: Any) -> Any:

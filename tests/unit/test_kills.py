@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.helpers import tiny_checkpoint, tiny_config
+from tests.helpers import BYTES, forked, tiny_checkpoint, tiny_config
 from tests.training import rows
-from tests.unit.test_disk_cache import BYTES, SCHEMA, right, spelt
+from tests.unit.test_disk_cache import SCHEMA, right, spelt
 from tests.unit.test_quantize import WIDE
 from tests.unit.test_tune import RECIPE
 
@@ -143,12 +143,7 @@ def test_a_fork_answers_as_its_parent_does(engine: Engine) -> None:
     def work() -> None:
         assert engine.generate("go on", options=options).text == expected
 
-    child = FORK.Process(target=work)
-    child.start()
-    child.join(120)
-    child.kill()
-    child.join()
-    assert child.exitcode == 0
+    forked(work)
     assert engine.generate("go on", options=options).text == expected
 
 
@@ -191,12 +186,7 @@ def test_a_fork_of_an_engine_that_turns_on_a_thread_gets_an_error() -> None:
         left.abort()  # as a generator does that is collected; the parent's goes on
 
     with engine.loop._mail:  # whatever the thread holds at that moment
-        child = FORK.Process(target=work)
-        child.start()
-    child.join(60)
-    child.kill()
-    child.join()
-    assert child.exitcode == 0
+        forked(work)
     assert engine.generate("go on", options=options).text == expected
     assert left.result().finish != "aborted"
     engine.loop.stop()
@@ -215,10 +205,7 @@ def test_a_full_disk_is_one_error_of_quantize_and_the_same_command_goes_on(tmp_p
         with pytest.raises(RunError, match=r"could not be written .*; free space and run the same command again"):
             work(target)
 
-    child = FORK.Process(target=limited)
-    child.start()
-    child.join(120)
-    assert child.exitcode == 0
+    forked(limited)
     assert not target.exists()
     work(target)
     work(tmp_path / "whole")

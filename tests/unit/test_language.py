@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import numpy as np
 import pytest
-from tests.helpers import listen
+from tests.helpers import ANSWER, PROMPT, listen
 
 from constraints import RECORD
 from redraft.constraints.checks import Check, command_check
@@ -29,9 +29,6 @@ from redraft.operations.engine import Engine
 from redraft.operations.repair import repair
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 
 
 def alone(engine: Engine, request: ResolvedRequest) -> list[int]:

@@ -12,19 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import DATA, listen, released_json, tiny_config, tiny_model
+from tests.helpers import DATA, Shell, alone, listen, released_json, tiny_config, tiny_model
 
-from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
-from redraft.diffusion.noise import SeededNoise
 from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.memory import Ledger, held_bytes, ledger_of, ran_out
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.measure.record import read_record
@@ -62,10 +59,6 @@ def answers(loop: Loop, requests: list[ResolvedRequest], at_once: list[int] | No
         if at_once is not None:
             at_once.append(sum(one.opened for one in loop.scheduler.running.values()))
     return found
-
-
-def alone(model: DiffusionGemma, requests: list[ResolvedRequest]) -> list[list[Event]]:
-    return [list(run_alone(model, one, SeededNoise(one.seed))) for one in requests]
 
 
 def failing(
@@ -263,25 +256,21 @@ def test_a_thread_that_turns_frees_what_waits() -> None:
     loop.check()
 
 
-def test_inspect_prints_the_ledger_of_a_model_that_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_the_ledger_of_a_model_that_is_not_loaded(shell: Shell) -> None:
     shape = str(Path(__file__).parents[2] / "recipes/shapes/26b")
     asked = ["inspect", shape, "--memory", "24", "--plan", "int4", "--context", "8192", "--batch", "4", "--json"]
-    assert main(asked) == 0
-    found = json.loads(capsys.readouterr().out)["ledger"]
+    found = json.loads(shell(asked).out)["ledger"]
     released = parse_model(released_json())[0]
     each = Prefix(released.layers, room=8192, dtype=torch.bfloat16, device="meta").num_bytes
     assert found["bytes"]["sequences"] == 4 * each
     assert found["bytes"]["weights"] == footprint(released, torch.bfloat16, formats(released, PLANS["int4"])).fixed
     assert "GB are left for prefixes" in found["verdict"]
-    assert main(["inspect", shape, "--memory", "17", "--plan", "int4", "--constrained"]) == 0
-    out = capsys.readouterr().out
+    out = shell(["inspect", shape, "--memory", "17", "--plan", "int4", "--constrained"]).out
     assert "ledger: 1 constrained requests of 8,192 tokens, in 17 GB" in out
     assert "short" in out
     assert "84 of 128 experts touched / all of them" in out
-    assert main(["inspect", "nano", "--memory", "--batch", "2"]) == 0
-    assert "ledger: 2 requests" in capsys.readouterr().out
-    assert main(["inspect", "nano", "--batch", "0"]) == 2
-    assert "--batch is 0; it must be at least 1" in capsys.readouterr().err
+    assert "ledger: 2 requests" in shell(["inspect", "nano", "--memory", "--batch", "2"]).out
+    assert "--batch is 0; it must be at least 1" in shell(["inspect", "nano", "--batch", "0"], 2).err
 
 
 def test_the_vision_tower_has_its_place_before_the_first_image() -> None:

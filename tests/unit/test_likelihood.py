@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.helpers import ORACLE, listen, oracle_model
+from tests.helpers import ORACLE, oracle_model, reference, side_by_side
 
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Event, Finished, PromptRead
+from redraft.engine.events import Finished, PromptRead
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
@@ -24,18 +24,13 @@ TEXT = "record\nSend 417 melu to Karomi."
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_they_are_those_of_transformers() -> None:
     """Two prompts side by side, one of them longer than what is encoded at once."""
-    transformers = pytest.importorskip("transformers", minversion="5.23.0")
     folder = ORACLE / "ckpt"
-    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = reference(folder)
     head, cap = theirs.get_input_embeddings().weight, theirs.config.text_config.final_logit_softcapping
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, 512, (length,), generator=draw).tolist() for length in (PREFILL_CHUNK + 40, 7)]
-    reported: dict[int, list[Event]] = {0: [], 1: []}
-    loop = Loop(oracle_model())
-    for i, prompt in enumerate(prompts):
-        request = build_request(prompt, READ, read_config(folder))
-        listen(loop, request, lambda event, i=i: reported[i].append(event))  # type: ignore[misc]
-    loop.drain()
+    requests = [build_request(prompt, READ, read_config(folder)) for prompt in prompts]
+    reported = side_by_side(Loop(oracle_model()), requests)
     for i, prompt in enumerate(prompts):
         with torch.no_grad():
             hidden = theirs.model.encoder.language_model(input_ids=torch.tensor([prompt])).last_hidden_state[0]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers import ROOT
 
 # A process of its own: the test session is pinned to one thread, where a matmul is not divided at all.
 MATMULS = """

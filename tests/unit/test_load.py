@@ -1,16 +1,15 @@
 """From a folder to a model: what is placed where, and everything that is refused."""
 
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Container, Iterator
+from math import inf, nan
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tests.helpers import ORACLE, new_prefix, tiny_checkpoint, tiny_config
+from safetensors.torch import load_file
+from tests.helpers import ORACLE, edit_tensors, new_prefix, python, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 from redraft.errors import RunError, WeightsError
@@ -20,13 +19,6 @@ from redraft.weights.source import SINGLE, Stored, WeightSource, locate
 
 UP = "model.decoder.layers.0.mlp.up_proj.weight"
 EMBED = "model.decoder.embed_tokens.weight"
-
-
-def edit(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
-    """Change the stored tensors of a checkpoint."""
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / SINGLE).items()}
-    change(tensors)
-    save_file(tensors, folder / SINGLE)
 
 
 @pytest.fixture
@@ -80,10 +72,7 @@ def test_one_stored_tensor_is_in_memory_at_a_time(
 def test_loading_imports_no_compiler() -> None:
     """A draw on the meta device imported torch's compiler: 0.9 of the 2.4 seconds before a first step."""
     look = "import redraft, sys; redraft.load('nano'); print('torch._dynamo' in sys.modules)"
-    environment = os.environ | {"PYTHONPATH": str(Path(build.__file__).parents[2])}
-    command = [sys.executable, "-c", look]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
-    assert told.stdout == "False\n"
+    assert python(look).stdout == "False\n"
 
 
 def test_numbers_are_cast(folder: Path) -> None:
@@ -127,50 +116,46 @@ def test_a_vision_tower_of_our_own_making_is_nothing_to_tell() -> None:
     assert lines == []
 
 
-def test_missing_tensors_are_named_and_counted(folder: Path) -> None:
-    def drop(tensors: dict[str, Tensor]) -> None:
-        for name in [name for name in tensors if name.endswith("proj.weight")][:7]:
-            del tensors[name]
-
-    edit(folder, drop)
-    with pytest.raises(WeightsError, match=r"lacks 7 tensors .*proj\.weight.* and 2 more"):
-        load_model(folder)
+def drop_seven(tensors: dict[str, Tensor]) -> None:
+    for name in [name for name in tensors if name.endswith("proj.weight")][:7]:
+        del tensors[name]
 
 
-def test_surplus_tensors_are_named(folder: Path) -> None:
-    edit(folder, lambda tensors: tensors.update({"model.decoder.layers.2.layer_scalar": torch.ones(1)}))
-    with pytest.raises(WeightsError, match=r"holds 1 tensors .*model\.decoder\.layers\.2\.layer_scalar"):
-        load_model(folder)
+def put(name: str, make: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.update({name: make(tensors[UP])})
 
 
-def test_a_wrong_shape_is_named_with_what_was_expected(folder: Path) -> None:
-    edit(folder, lambda tensors: tensors.update({UP: torch.ones(23, 32)}))
-    with pytest.raises(WeightsError, match=r"up_proj\.weight has shape \[23, 32\]; config\.json makes it \[24, 32\]"):
-        load_model(folder)
+def one_of_them(bad: float) -> Callable[[Tensor], Tensor]:
+    return lambda t: t.index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(bad))
 
 
-def test_a_transposed_tensor_is_not_taken(folder: Path) -> None:
-    """Same element count: only the shape tells."""
-    edit(folder, lambda tensors: tensors.update({UP: tensors[UP].T.contiguous()}))
-    with pytest.raises(WeightsError, match=r"shape \[32, 24\]"):
-        load_model(folder)
+NOT_FINITE = r"layers\.0\.mlp\.up_proj\.weight holds NaN or infinity"
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_not_finite_are_found(folder: Path, bad: float) -> None:
-    edit(folder, lambda tensors: tensors[UP][3, 5].fill_(bad))
-    with pytest.raises(WeightsError, match=r"layers\.0\.mlp\.up_proj\.weight holds NaN or infinity"):
-        load_model(folder)
-
-
-def test_packed_tensors_without_scales_are_refused(folder: Path) -> None:
-    edit(folder, lambda tensors: tensors.update({UP: tensors[UP].to(torch.float8_e4m3fn)}))
-    with pytest.raises(WeightsError, match=r"up_proj\.weight has no weight_scale beside it"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (drop_seven, r"lacks 7 tensors .*proj\.weight.* and 2 more"),
+        (
+            put("model.decoder.layers.2.layer_scalar", lambda _: torch.ones(1)),
+            r"holds 1 tensors .*\.layers\.2\.layer_",
+        ),
+        (put(UP, lambda t: t[1:].clone()), r"up_proj\.weight has shape \[23, 32\]; config\.json makes it \[24, 32\]"),
+        (put(UP, lambda t: t.T.contiguous()), r"shape \[32, 24\]"),  # as many numbers: only the shape tells
+        *((put(UP, one_of_them(bad)), NOT_FINITE) for bad in (nan, inf, -inf)),
+        (put(UP, lambda t: t.to(torch.float8_e4m3fn)), r"up_proj\.weight has no weight_scale beside it"),
+    ],
+)
+def test_damaged_weights_are_refused_by_name(
+    folder: Path, change: Callable[[dict[str, Tensor]], object], said: str
+) -> None:
+    edit_tensors(folder, change)
+    with pytest.raises(WeightsError, match=said):
         load_model(folder)
 
 
 def test_equal_copies_of_tied_tensors_are_accepted(folder: Path) -> None:
-    edit(folder, lambda tensors: tensors.update({"lm_head.weight": tensors[EMBED].clone()}))
+    edit_tensors(folder, lambda tensors: tensors.update({"lm_head.weight": tensors[EMBED].clone()}))
     load_model(folder)
 
 
@@ -182,24 +167,22 @@ def test_a_copy_that_differs_is_refused(folder: Path, change: str) -> None:
             copy[0, 0] += 1
         tensors["lm_head.weight"] = {"shape": copy[1:], "dtype": copy.double()}.get(change, copy)
 
-    edit(folder, untie)
+    edit_tensors(folder, untie)
     with pytest.raises(WeightsError, match=r"lm_head\.weight should be a copy of model\.decoder\.embed_tokens"):
         load_model(folder)
 
 
 def test_everything_is_refused_before_memory_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other way round, a 50 GB allocation came before the news that a name was wrong."""
-    edit(folder, lambda tensors: tensors.pop(UP) is None)
+    edit_tensors(folder, lambda tensors: tensors.pop(UP) is None)
     monkeypatch.setattr("redraft.weights.load.empty_model", lambda *args, **options: pytest.fail("allocated"))
     with pytest.raises(WeightsError):
         load_model(folder)
 
 
 def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: torch.nn.Module, **options: object) -> torch.nn.Module:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB\nMore advice")
-
-    monkeypatch.setattr(torch.nn.Module, "to_empty", refuse)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB\nMore advice")
+    monkeypatch.setattr(torch.nn.Module, "to_empty", Mock(side_effect=error))
     with pytest.raises(RunError, match=r"needs \d+ bytes on cpu as torch\.float32.*use bfloat16") as caught:
         build.empty_model(tiny_config(), dtype=torch.float32, device="cpu")
     assert "More advice" not in str(caught.value)

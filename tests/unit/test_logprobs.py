@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.helpers import PROMPT
 
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Block
@@ -13,8 +14,6 @@ from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.typed
-
-PROMPT = "record\nSend 417 melu to Karomi."
 
 
 @pytest.mark.parametrize(

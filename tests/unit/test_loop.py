@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
-from tests.helpers import listen
+from tests.helpers import beside, listen
 
 import redraft
 from redraft.engine.events import Draft, Event, Finished
@@ -72,11 +74,8 @@ def test_many_threads_share_one_loop(engine: Engine) -> None:
     def ask(i: int) -> None:
         found[i] = engine.run(asked[i]).tokens
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(asked))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with beside(*(partial(ask, i) for i in range(len(asked)))):
+        pass
     assert [found[i] for i in range(len(asked))] == wanted
     engine.loop.stop()
     engine.loop.check()
@@ -128,13 +127,9 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """The loop's thread must not die with requests waiting on it for ever."""
-
-    def broken(*args: object) -> None:
-        raise ValueError("no such kernel")
-
     if threaded:
         engine.loop.start()
-    monkeypatch.setattr(engine.loop.runner, "run", broken)
+    monkeypatch.setattr(engine.loop.runner, "run", Mock(side_effect=ValueError("no such kernel")))
     with pytest.raises(RunError, match=r"engine failed .*: ValueError: no such kernel") as caught:
         engine.run(requests(engine, 1)[0])
     assert isinstance(caught.value.__cause__, ValueError)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers import ANSWER, PROMPT, Shell, nano_copy
 
 import redraft
 from redraft.__main__ import main
@@ -20,23 +20,16 @@ from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Finished
 from redraft.engine.request import Generation, ResolvedRequest
 from redraft.operations.engine import Engine
-from redraft.weights.source import locate
 
-SAID = "record\nSend 417 melu to Karomi."
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 FIELDS = "who, qty int, item"
-RECORD = '{"who":"Karomi","qty":417,"item":"melu"}'
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """nano with marks of thinking and a template that can turn it on."""
-    folder = tmp_path_factory.mktemp("thinker")
-    shutil.copytree(locate("nano-sudoku"), folder, dirs_exist_ok=True)
+    folder = nano_copy(tmp_path_factory.mktemp("thinker"))
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     plain = dict(tokenizer["added_tokens"][0])
@@ -68,54 +61,44 @@ def saying(monkeypatch: pytest.MonkeyPatch, text: str) -> list[ResolvedRequest]:
     return asked
 
 
-def test_a_code_block_is_admitted_and_not_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saying(monkeypatch, f"```json\n{RECORD}\n```")
-    assert main(["generate", "--chat", SAID, "--schema", FIELDS, "--fence"]) == 0
-    assert capsys.readouterr().out == RECORD + "\n"
-    assert main(["generate", "--chat", SAID, "--schema", FIELDS, "--fence", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["text"] == RECORD
+def test_a_code_block_is_admitted_and_not_printed(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
+    saying(monkeypatch, f"```json\n{ANSWER}\n```")
+    assert shell(["generate", "--chat", PROMPT, "--schema", FIELDS, "--fence"]).out == ANSWER + "\n"
+    told = json.loads(shell(["generate", "--chat", PROMPT, "--schema", FIELDS, "--fence", "--json"]).out)
+    assert told["text"] == ANSWER
     assert set(told["fields"]) == {"/who", "/qty", "/item"}
-    assert main(["json", SAID, "--schema", FIELDS, "--fence"]) == 0
-    assert capsys.readouterr().out == RECORD + "\n"
+    assert shell(["json", PROMPT, "--schema", FIELDS, "--fence"]).out == ANSWER + "\n"
 
 
 @pytest.mark.parametrize("thought", ["", "<|channel>thought\nKaromi, I think.<channel|>", "<|channel>?<channel|>"])
 def test_thinking_is_told_apart_from_the_answer(
-    thought: str, thinker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    thought: str, thinker: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     """Whether the model thinks or not; numbers told of tokens are those of the answer's."""
-    asked = saying(monkeypatch, thought + RECORD)
-    model = ["--model", str(thinker), "--schema", FIELDS, "--thinking", SAID]
+    asked = saying(monkeypatch, thought + ANSWER)
+    model = ["--model", str(thinker), "--schema", FIELDS, "--thinking", PROMPT]
     plain = thought.removeprefix("<|channel>").removeprefix("thought\n").removesuffix("<channel|>")
-    assert main(["generate", "--chat", *model]) == 0
-    out, err = capsys.readouterr()
-    assert out == RECORD + "\n"
+    out, err = shell(["generate", "--chat", *model])
+    assert out == ANSWER + "\n"
     assert plain in err
-    assert main(["generate", "--chat", *model, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["text"], told["thinking"]) == (RECORD, plain)
+    told = json.loads(shell(["generate", "--chat", *model, "--json"]).out)
+    assert (told["text"], told["thinking"]) == (ANSWER, plain)
     text = redraft.load(thinker).text
     before = len(text.encode(thought, bos=False))
-    assert (told.get("begins", 0), text.decode(told["tokens"][before:])) == (before, RECORD)
+    assert (told.get("begins", 0), text.decode(told["tokens"][before:])) == (before, ANSWER)
     assert len(told["entropy"]) == len(told["log_mass"]) == len(told["tokens"])
     assert told["fields"]["/item"] >= told["fields"]["/qty"] > before
-    assert main(["json", *model, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["value"], told["thinking"]) == (json.loads(RECORD), plain)
-    assert main(["json", *model]) == 0
-    assert capsys.readouterr().out == RECORD + "\n"
+    told = json.loads(shell(["json", *model, "--json"]).out)
+    assert (told["value"], told["thinking"]) == (json.loads(ANSWER), plain)
+    assert shell(["json", *model]).out == ANSWER + "\n"
     assert all(request.language is not None for request in asked)
 
 
 def test_a_model_that_thinks_on_for_ever_has_not_answered(
-    thinker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    thinker: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     saying(monkeypatch, "<|channel>thought\nHm, hm")
-    assert main(["generate", "--chat", "--thinking", "--model", str(thinker), SAID]) == 0
-    out, err = capsys.readouterr()
+    out, err = shell(["generate", "--chat", "--thinking", "--model", str(thinker), PROMPT])
     assert out == "\n"
     assert err == "Hm, hm\n"
 
@@ -138,11 +121,8 @@ def test_a_model_that_thinks_on_for_ever_has_not_answered(
         (["generate", "a", "--backend", "openai", "--base-url", "http://x/v1", "--fence"], "--fence was given with"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(
-    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
-) -> None:
-    assert main(flags) == 2
-    assert complaint in capsys.readouterr().err
+def test_flags_that_do_not_go_together_are_refused(shell: Shell, flags: list[str], complaint: str) -> None:
+    assert complaint in shell(flags, 2).err
 
 
 @pytest.mark.parametrize("held", [[], ["--regex", "[ab]{3}"]], ids=["free", "held"])

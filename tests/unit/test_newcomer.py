@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.helpers import ROOT, Shell
 
 import redraft
 import redraft.cli.display
@@ -17,17 +18,16 @@ from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.json import guesses
 from redraft.engine.request import Options, Request
+from redraft.errors import ConstraintError
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message
 
-ROOT = Path(__file__).resolve().parents[2]
 Captured = pytest.CaptureFixture[str]
 
 
-def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
-    assert main([]) == 2
-    out, err = capsys.readouterr()
+def test_the_name_alone_is_answered_with_the_help(shell: Shell) -> None:
+    out, err = shell([], 2)
     assert out == "", "a pipe behind it gets nothing"
     assert "redraft demo" in err
 
@@ -119,11 +119,10 @@ ASKED = [
     ],
 )
 def test_who_asks_nano_for_what_it_cannot_is_told(
-    words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     monkeypatch.setattr(common, "at_a_terminal", lambda: True)
-    assert main([*words, "--threads", "1"]) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = shell([*words, "--threads", "1"]).err.splitlines()
     assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == told
 
 
@@ -132,12 +131,30 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     [
         ('{"name":"Alice","age":31,"born":"1993-05-01","mood":"good"}', {}, []),
         ('{"name":"alicee","age":31,"born":null,"mood":"bad"}', {}, ["name"]),  # which the text does not say
+        ('{"name":"lice","age":31,"born":null,"mood":"bad"}', {}, ["name"]),  # which is no word of it
+        ('{"name":"","age":31,"born":null,"mood":"bad"}', {}, ["name"]),
         ('{"name":null,"age":31,"born":null,"mood":"bad"}', {"/age": 0.6, "/mood": 0.4}, ["age"]),
     ],
 )
 def test_a_value_that_is_a_guess_is_named(answer: str, nats: dict[str, float], found: list[str]) -> None:
     schema = read_schema("name?, age int, born date?, mood good|bad")
     assert guesses(schema, "Alice, 31, born on 1 May 1993", answer, nats) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("who qty item", "put commas between fields"),
+        ("who, items list", r"a list of texts is str\[\]"),
+        (
+            '{"who":"string","qty":"int"}',
+            "'who' and what stands beside it are no keywords of JSON Schema",
+        ),
+    ],
+)
+def test_what_is_nearly_a_schema_is_refused_with_the_way_to_write_it(given: str, said: str) -> None:
+    with pytest.raises(ConstraintError, match=said):
+        read_schema(given)
 
 
 def test_no_guess_is_told_to_programs_or_of_other_models(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -147,7 +164,7 @@ def test_no_guess_is_told_to_programs_or_of_other_models(monkeypatch: pytest.Mon
     common.say_guesses(argparse.Namespace(model="nano"), [])
     assert capsys.readouterr().err == ""
     common.say_guesses(argparse.Namespace(model="nano"), ["age"])
-    assert "a guess: age; nano is a demonstration model" in capsys.readouterr().err
+    assert "a guess: age; nano is small and often wrong, and a field with ? may be null" in capsys.readouterr().err
 
 
 def test_programs_are_told_of_their_answer_alone(capsys: Captured) -> None:

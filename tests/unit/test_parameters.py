@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import pytest
-from tests.helpers import DATA, released_json, tiny_config, tiny_model
+from tests.helpers import DATA, python, released_json, tiny_config, tiny_model
 
 from redraft.config import ModelConfig, parse_model
 from redraft.measure.parameters import count_parameters, stored_bytes
@@ -101,11 +98,8 @@ print((resident("VmHWM") - before) / (4 * width * vocab))
 def test_a_step_holds_as_many_logits_as_are_counted(dtype: str) -> None:
     """Three were counted, and five were there: what was said to fit did not. How many a CPU's kernels hold beside what
     they are given is theirs to choose, so the bounds are wide."""
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
-    command = [sys.executable, "-c", STEP, dtype]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert STEP_LOGITS / 2 < float(told) < 1.25 * STEP_LOGITS, f"{float(told):.2f} tensors of the logits' size"
+    told = float(python(STEP, dtype).stdout)
+    assert STEP_LOGITS / 2 < told < 1.25 * STEP_LOGITS, f"{told:.2f} tensors of the logits' size"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.pictures import encoded
 
 from redraft.errors import RequestError
 from redraft.images import pixels
@@ -22,19 +23,12 @@ from redraft.images.parts import MOST_PARTS, webp_size
 from redraft.images.pixels import ImageLimits, fitted_size, load_rgb, prepare, read_picture
 
 SHAPE = VisionConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
-CONFIG = ImageConfig(SHAPE, begin=3, placeholder=4, end=5)
 
 
 def drawn(width: int, height: int, mode: str = "RGB") -> Image.Image:
     """Noise, so that a pixel in the wrong place shows."""
     shape = (height, width, len(mode)) if len(mode) > 1 else (height, width)
     return Image.fromarray(np.random.default_rng(width * 31 + height).integers(0, 256, shape, np.uint8), mode)
-
-
-def saved(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
 
 
 def theirs(image: Image.Image | list[Image.Image], tokens: int = 280) -> Any:
@@ -74,7 +68,7 @@ def test_every_mode_becomes_rgb_as_in_transformers(mode: str) -> None:
 def test_transparent_palettes_become_rgb_as_in_transformers() -> None:
     image = drawn(50, 70).convert("P")
     for transparency in (7, bytes(range(256))):
-        with Image.open(io.BytesIO(saved(image, transparency=transparency))) as held:
+        with Image.open(io.BytesIO(encoded(image, transparency=transparency))) as held:
             check_equal(held, 70)
 
 
@@ -93,7 +87,7 @@ def test_the_size_rule_is_that_of_transformers(width: int, height: int, tokens: 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF"])
 def test_four_formats_are_read_from_bytes_and_files(form: str, tmp_path: Path) -> None:
-    data = saved(drawn(40, 30).convert("P" if form == "GIF" else "RGB"), form)
+    data = encoded(drawn(40, 30).convert("P" if form == "GIF" else "RGB"), form)
     path = tmp_path / "picture"
     path.write_bytes(data)
     wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
@@ -116,7 +110,7 @@ def test_four_formats_are_read_from_bytes_and_files(form: str, tmp_path: Path) -
 )
 def test_a_file_of_very_many_parts_is_refused(form: str, at: int, part: bytes, count: int) -> None:
     """Pillow reads each in Python: 24 MiB took 21 seconds, while no other image was read."""
-    whole = saved(drawn(8, 8), form)
+    whole = encoded(drawn(8, 8), form)
     many = whole[:at] + part * count + whole[at:]
     if count < MOST_PARTS:
         assert load_rgb(many).size == (8, 8)
@@ -146,7 +140,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 )
 def test_a_file_of_many_heavy_parts_is_refused(form: str, at: int, part: bytes, count: int) -> None:
     """9 MiB of compressed chunks took 31 seconds, 23 of Exif segments 15, while no other image was read."""
-    whole = saved(drawn(8, 8), form)
+    whole = encoded(drawn(8, 8), form)
     many = whole[:at] + part * count + whole[at:]
     if count == 30:
         assert load_rgb(many).size == (8, 8)
@@ -157,7 +151,7 @@ def test_a_file_of_many_heavy_parts_is_refused(form: str, at: int, part: bytes, 
 
 def test_a_gif_is_smaller_than_other_files() -> None:
     """Pillow makes an object of each block: 20 MiB of a comment took a gigabyte."""
-    whole = saved(drawn(8, 8).convert("L"), "GIF")
+    whole = encoded(drawn(8, 8).convert("L"), "GIF")
     assert load_rgb(whole + bytes(2**23 - len(whole))).size == (8, 8)
     with pytest.raises(RequestError, match="a GIF of 8388609 bytes; at most 8388608, so save it as PNG"):
         load_rgb(whole + bytes(2**23 - len(whole) + 1))
@@ -165,7 +159,7 @@ def test_a_gif_is_smaller_than_other_files() -> None:
 
 def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     """Each goes over the whole picture, in 127 bytes: 236 KB took half a minute."""
-    whole = saved(drawn(1000, 1000), "JPEG", progressive=True)
+    whole = encoded(drawn(1000, 1000), "JPEG", progressive=True)
     assert load_rgb(whole).size == (1000, 1000)
     with pytest.raises(RequestError, match="scans; at most 1000"):
         load_rgb(whole[:-2] + b"\xff\xda" * 2100 + whole[-2:])
@@ -177,7 +171,7 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (300, 70), (16383, 2)])
 def test_a_webp_image_is_measured_before_it_is_opened(size: tuple[int, int], options: dict[str, Any]) -> None:
     """34 bytes of 16383x5400 took two gigabytes to open, and over a second in which nothing else ran."""
-    data = saved(drawn(*size), "WEBP", **options)
+    data = encoded(drawn(*size), "WEBP", **options)
     assert webp_size(data) == size == Image.open(io.BytesIO(data)).size
     with pytest.raises(
         RequestError, match=f"a WebP image of {size[0]}x{size[1]}; at most {size[0] * size[1] - 1} pixels"
@@ -195,7 +189,7 @@ def test_what_is_laid_on_white_by_strips_is_as_if_whole(mode: str, monkeypatch: 
     monkeypatch.setattr(pixels, "STRIP", 500)
     image = drawn(5, 203).convert("RGBA")
     image.putalpha(drawn(5, 203).convert("L"))
-    data = saved(image.convert(mode), **({"transparency": 0} if mode == "P" else {}))
+    data = encoded(image.convert(mode), **({"transparency": 0} if mode == "P" else {}))
     whole = Image.open(io.BytesIO(data)).convert("RGBA")
     wanted = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole).convert("RGB")
     assert np.array_equal(np.asarray(load_rgb(data)), np.asarray(wanted))
@@ -205,35 +199,35 @@ def test_a_turned_photograph_stands_upright() -> None:
     image = drawn(40, 30)
     turned = Image.Exif()
     turned[0x0112] = 6  # to be turned by 90 degrees
-    got = load_rgb(saved(image, exif=turned.tobytes()))
+    got = load_rgb(encoded(image, exif=turned.tobytes()))
     assert np.array_equal(np.asarray(got), np.rot90(np.asarray(image), -1))
 
 
 def test_what_stands_upright_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 89 million pixels, the copy was 340 MB of 1,100, and half of the time."""
     monkeypatch.setattr(pixels.ImageOps, "exif_transpose", None)
-    assert load_rgb(saved(drawn(40, 30))).size == (40, 30)
+    assert load_rgb(encoded(drawn(40, 30))).size == (40, 30)
 
 
 def test_grey_of_16_bits_keeps_its_upper_eight() -> None:
     """Pillow's own conversion clamps to 255, which leaves white paper of a scan with anything on it."""
     grey = np.arange(0, 65536, 32, dtype=np.uint16).reshape(64, 32)
-    got = np.asarray(load_rgb(saved(Image.fromarray(grey))))
+    got = np.asarray(load_rgb(encoded(Image.fromarray(grey))))
     assert np.array_equal(got, np.repeat((grey >> 8).astype(np.uint8)[..., None], 3, -1))
 
 
 def test_a_photograph_of_several_pictures_is_its_first() -> None:
     """Phones store a JPEG with a second picture behind it; it has two frames and is no animation."""
     first = drawn(32, 32)
-    data = saved(first, "MPO", save_all=True, append_images=[drawn(16, 16)])
+    data = encoded(first, "MPO", save_all=True, append_images=[drawn(16, 16)])
     assert load_rgb(data).size == (32, 32)
 
 
 def test_the_digest_is_of_pixels_and_shape() -> None:
     image = drawn(100, 80)
     config = ImageConfig(SHAPE, 3, 4, 5, most_tokens=4)
-    one = read_picture(saved(image), config)
-    assert one.digest == read_picture(saved(image, "WEBP", lossless=True), config).digest
+    one = read_picture(encoded(image), config)
+    assert one.digest == read_picture(encoded(image, "WEBP", lossless=True), config).digest
     assert len(one.digest) == 16
     assert one.digest != read_picture(image.transpose(Image.Transpose.ROTATE_180), config).digest
     grey = [prepare(Image.new("RGB", size), config) for size in ((96, 48), (48, 96))]
@@ -249,17 +243,17 @@ def png_header(width: int, height: int) -> bytes:
 
 
 def frames(form: str) -> bytes:
-    return saved(drawn(20, 20), form, save_all=True, append_images=[drawn(20, 20).rotate(90)])
+    return encoded(drawn(20, 20), form, save_all=True, append_images=[drawn(20, 20).rotate(90)])
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (saved(drawn(60, 60))[:2000], "is damaged or cut short .* send the whole file"),
-        (saved(drawn(60, 60), "JPEG")[:600], "is damaged or cut short"),
-        (saved(drawn(60, 60), "WEBP")[:600], "is damaged or cut short|is no PNG"),
+        (encoded(drawn(60, 60))[:2000], "is damaged or cut short .* send the whole file"),
+        (encoded(drawn(60, 60), "JPEG")[:600], "is damaged or cut short"),
+        (encoded(drawn(60, 60), "WEBP")[:600], "is damaged or cut short|is no PNG"),
         (b"%PDF-1.7\n%rest of it", r"is no PNG, JPEG, WebP or GIF image \(it begins with b'%PDF-1.7'\); convert it"),
-        (saved(drawn(9, 9), "BMP"), "is no PNG, JPEG, WebP or GIF"),
+        (encoded(drawn(9, 9), "BMP"), "is no PNG, JPEG, WebP or GIF"),
         (b"", "is empty"),
         (frames("GIF"), "is an animation; send a single frame"),
         (frames("WEBP"), "is an animation"),
@@ -295,7 +289,7 @@ def test_what_is_no_usable_image_is_refused_by_name(data: bytes, said: str, tmp_
 
 
 def test_limits_are_the_callers() -> None:
-    data = saved(drawn(40, 30))
+    data = encoded(drawn(40, 30))
     with pytest.raises(RequestError, match=f"^the image has {len(data)} bytes; at most {len(data) - 1}"):
         load_rgb(data, limits=ImageLimits(num_bytes=len(data) - 1))
     with pytest.raises(RequestError, match="is 40x30, 1200 pixels; at most 1199"):
@@ -338,7 +332,7 @@ def test_an_image_longer_than_the_tower_has_places_is_refused() -> None:
 def test_damaged_files_are_images_or_refused(form: int, changes: list[tuple[int, int]], cut: int) -> None:
     """Whatever a decoder raises becomes one kind of error."""
     image = drawn(17, 13)
-    data = bytearray(saved(image.convert("P") if form == 3 else image, ("PNG", "JPEG", "WEBP", "GIF")[form]))
+    data = bytearray(encoded(image.convert("P") if form == 3 else image, ("PNG", "JPEG", "WEBP", "GIF")[form]))
     for at, value in changes:
         data[at % len(data)] = value
     with contextlib.suppress(RequestError):

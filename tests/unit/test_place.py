@@ -9,12 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.helpers import Shell
 
-from redraft.__main__ import main
 from redraft.cli.file_lines import read_lines
 from redraft.errors import RequestError, RunError
 
-Captured = pytest.CaptureFixture[str]
 CODE = b"def area(radius):\r\n    return radius\r\n\r\n\tprint(area(2))"
 QUICK = ("--seed", "1", "--steps", "2")
 
@@ -63,38 +62,32 @@ def test_lines_are_spans_without_the_first_indentation_and_the_last_line_end(
 )
 @pytest.mark.parametrize("command", ["infill", "edit"])
 def test_a_place_that_is_not_there_is_refused(
-    command: str, content: bytes, lines: str, words: str, tmp_path: Path, capsys: Captured
+    command: str, content: bytes, lines: str, words: str, tmp_path: Path, shell: Shell
 ) -> None:
     path = tmp_path / "area.py"
     path.write_bytes(content)
-    assert main([command, f"{path}{lines}"]) == 2
-    out, err = capsys.readouterr()
+    out, err = shell([command, f"{path}{lines}"], 2)
     assert (out, err.count("\n")) == ("", 1)
     assert words in err
     assert path.read_bytes() == content
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: Captured) -> None:
-    assert main(["infill", f"{tmp_path}/absent.py:1"]) == 2
-    assert "No such file" in capsys.readouterr().err
-    assert main(["infill", f"{tmp_path}:1"]) == 2
-    assert "Is a directory" in capsys.readouterr().err
-    assert main(["edit", "/dev/zero:1"]) == 2
-    assert "has over 67108864 bytes" in capsys.readouterr().err, "it was read until memory ran out"
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, shell: Shell) -> None:
+    assert "No such file" in shell(["infill", f"{tmp_path}/absent.py:1"], 2).err
+    assert "Is a directory" in shell(["infill", f"{tmp_path}:1"], 2).err
+    assert "has over 67108864 bytes" in shell(["edit", "/dev/zero:1"], 2).err, "it was read until memory ran out"
 
 
 @pytest.mark.parametrize("words", [("infill", "--max-tokens", "4"), ("edit", "--strength", "0.9")])
-def test_the_diff_makes_the_file_that_write_writes(words: tuple[str, ...], code: Path, capsys: Captured) -> None:
+def test_the_diff_makes_the_file_that_write_writes(words: tuple[str, ...], code: Path, shell: Shell) -> None:
     """`patch` is the witness that the diff is one."""
     command, *flags = words
-    assert main([command, f"{code}:2", *flags, *QUICK]) == 0
-    diff = capsys.readouterr().out
+    diff = shell([command, f"{code}:2", *flags, *QUICK]).out
     assert code.read_bytes() == CODE, "nothing is written without --write"
     code.chmod(0o640)
     link = code.with_name("link.py")
     link.symlink_to(code)
-    assert main([command, f"{link}:2", *flags, *QUICK, "--write", "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+    reported = json.loads(shell([command, f"{link}:2", *flags, *QUICK, "--write", "--json"]).out)
     written = code.read_bytes()
     assert link.is_symlink()
     assert stat.S_IMODE(code.stat().st_mode) == 0o640

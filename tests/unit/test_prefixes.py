@@ -5,13 +5,10 @@ import torch
 from tests.helpers import tiny_config
 
 from redraft.cache import Prefix
-from redraft.config import LayerConfig, RopeConfig
 from redraft.engine.prefixes import Chain, Prefixes
 
 pytestmark = pytest.mark.typed
 
-SLIDING = LayerConfig(1024, 8, 256, RopeConfig(1e4))
-FULL = LayerConfig(None, 2, 512, RopeConfig(1e6, 0.25))
 """The released 26B model's layers (its config.json)."""
 
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.helpers import agree, listen, new_prefix, tiny_checkpoint, tiny_config
+from tests.helpers import agree, listen, new_prefix, side_by_side, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -227,16 +228,9 @@ def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
     plain = told(there, requests, device)
     loop = Loop(there)
     assert loop.runner.places is not None, "on a GPU there are graphs by default"
-
-    def refused(self: graph.GraphedStep) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(graph.GraphedStep, "_capture", refused)
-    found: list[list[Event]] = [[] for _ in requests]
-    for request, events in zip(requests, found, strict=True):
-        listen(loop, request, events.append, drafts=True)
-    loop.drain()
-    assert agree(found, plain.events)
+    refused = RuntimeError("operation not permitted when stream is capturing")
+    monkeypatch.setattr(graph.GraphedStep, "_capture", Mock(side_effect=refused))
+    assert agree(side_by_side(loop, requests), plain.events)
     assert loop.runner.places is None
     assert loop.runner.no_graphs == "RuntimeError: operation not permitted when stream is capturing"
 

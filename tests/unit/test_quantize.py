@@ -17,19 +17,24 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.utils.match import match_name
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from tests.helpers import DATA, listen, new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
+from tests.helpers import (
+    DATA,
+    Shell,
+    alone,
+    edit_tensors,
+    new_prefix,
+    released_json,
+    side_by_side,
+    tiny_checkpoint,
+    tiny_config,
+    tiny_model,
+)
 from torch import Tensor
 
-from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
-from redraft.engine.settings import LoopConfig
 from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.packed import NVFP4, TABLE8, pack, unpack
@@ -60,13 +65,6 @@ def packed_copy(plain: Path, tmp_path: Path, plan: str = "int4", **options: Any)
     target = tmp_path / "packed"
     quantize_checkpoint(plain, target, PLANS[plan], **options)
     return target
-
-
-def edit(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def their_weights(folder: Path) -> Mapping[str, Tensor]:
@@ -150,7 +148,7 @@ def test_modelopt_files_are_read(plain: Path, tmp_path: Path) -> None:
             tensors[f"{prefix}.weight_scale_2"] = 1 / tensors.pop(f"{prefix}.weight_global_scale")[0]
             tensors[f"{prefix}.input_scale"] = torch.tensor(0.5)
 
-    edit(folder, rename)
+    edit_tensors(folder, rename)
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -210,14 +208,14 @@ def test_damaged_packed_files_are_refused_by_name(
     plain: Path, tmp_path: Path, change: Callable[[dict[str, Tensor]], object], message: str
 ) -> None:
     folder = packed_copy(plain, tmp_path)
-    edit(folder, change)
+    edit_tensors(folder, change)
     with pytest.raises(CallerError, match=message):
         load_model(folder)
 
 
 def test_a_global_scale_of_another_kind_is_refused_by_name(plain: Path, tmp_path: Path) -> None:
     folder = packed_copy(plain, tmp_path, "nvfp4")
-    edit(folder, put(f"{UP}.weight_global_scale", lambda t: t.repeat(2)))
+    edit_tensors(folder, put(f"{UP}.weight_global_scale", lambda t: t.repeat(2)))
     with pytest.raises(WeightsError, match=r"up_proj.weight_global_scale is F32 \[2\]; it must be one F32 number"):
         load_model(folder)
 
@@ -234,25 +232,22 @@ def test_every_plan_fits_the_real_shapes(plan: str) -> None:
     assert (NVFP4 in found.values()) == plan.startswith("nvfp4")
 
 
-def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, shell: Shell) -> None:
     out = tmp_path / "packed"
-    assert main(["quantize", str(plain), "--plan", "int4", "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shell(["quantize", str(plain), "--plan", "int4", "--out", str(out), "--json"]).out)
     assert found["plan"] == "int4"
     assert found["bytes_after"] == (out / "model.safetensors").stat().st_size
-    assert main(["quantize", str(plain), "--plan", "int4", "--out", str(out)]) == 2
-    assert "exists; give the name" in capsys.readouterr().err
+    assert "exists; give the name" in shell(["quantize", str(plain), "--plan", "int4", "--out", str(out)], 2).err
     for wrong, message in (
         (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
         (["--plan", "int4-g64-e8"], "packs the embedding table, which files have plain; use --plan on loading"),
         (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
         (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
     ):
-        assert main(["quantize", str(plain), "--out", str(tmp_path / "x"), *wrong]) == 2
-        assert message in capsys.readouterr().err
+        assert message in shell(["quantize", str(plain), "--out", str(tmp_path / "x"), *wrong], 2).err
 
 
-def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, shell: Shell) -> None:
     out = tmp_path / "nano-int8"
     command = [
         "quantize",
@@ -267,8 +262,7 @@ def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.Cap
         "records",
         "--json",
     ]
-    assert main(command) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(shell(command).out)
     assert found["before"][0]["exact"] == found["after"][0]["exact"] == 1.0
 
 
@@ -301,14 +295,7 @@ def test_a_packed_answer_does_not_depend_on_its_neighbours(plan: str) -> None:
     model = pack_model(tiny_model(config), PLANS[plan])
     shipped = CheckpointConfig(config, GenerationConfig(max_denoising_steps=5, eos_token_ids=(1,)))
     requests = [build_request([2] * (1 + 4 * seed), Options(max_tokens=14, seed=seed), shipped) for seed in range(3)]
-    told: list[list[Event]] = [[] for _ in requests]
-    loop = Loop(model, LoopConfig())
-    for request, events in zip(requests, told, strict=True):
-        listen(loop, request, events.append, drafts=True)
-    while any(not events or not isinstance(events[-1], Finished) for events in told):
-        loop.tick()
-    for request, events in zip(requests, told, strict=True):
-        assert events == list(run_alone(model, request, SeededNoise(request.seed)))
+    assert side_by_side(Loop(model), requests) == alone(model, requests)
 
 
 def real_headers(pack_it: Callable[[str], str | None]) -> dict[str, Stored]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_terminal import ROOT
+from tests.helpers import Shell, python
 
 from redraft.__main__ import main
 from redraft.cli.backend import asking
@@ -246,32 +243,28 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
         (f"http://me:{KEY}@127.0.0.1/v1", "has a user, a query or a fragment"),
     ],
 )
-def test_a_url_that_is_none(url: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "x", "--backend", "openai", "--base-url", url]) == 2
-    shown = capsys.readouterr().err
+def test_a_url_that_is_none(url: str, said: str, shell: Shell) -> None:
+    shown = shell(["generate", "x", "--backend", "openai", "--base-url", url], 2).err
     assert said in shown
     assert KEY not in shown
 
 
-def test_every_flag_of_generate_is_honoured_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_flag_of_generate_is_honoured_or_refused(shell: Shell) -> None:
     """All that a canvas or a checkpoint is needed for is refused by name, before anything is sent."""
     base = ["generate", "x", "--backend", "openai", "--base-url", "http://127.0.0.1:1/v1"]
     for said in ("--steps 3", "--canvas 8", "--regex a", "--trace t", "--threads 1", "--offload experts", "--watch"):
         words = said.split()
-        assert main([*base, *words]) == 2
-        assert f"{words[0]} was given with --backend openai" in capsys.readouterr().err
+        assert f"{words[0]} was given with --backend openai" in shell([*base, *words], 2).err
     assert main([*base, "--deadline", "3"]) == 2
-    assert main([*base, "--schema", "a"]) == 2
-    assert "add --chat" in capsys.readouterr().err
+    assert "add --chat" in shell([*base, "--schema", "a"], 2).err
 
 
 def test_no_torch_is_loaded_to_ask_elsewhere() -> None:
     with Stub([says(GOOD)]) as stub:
         code = "import sys; from redraft.__main__ import main; main(['generate', 'x', '--chat', '--backend', 'openai', "
         code += f"'--base-url', {stub.url!r}]); print('torch' in sys.modules)"
-        where = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=where)
-    assert ran.stdout.splitlines() == ["Hello", "False"]
+        ran = python(code)
+    assert ran.stdout.splitlines() == ["Hello", "False"], ran.stderr
 
 
 @pytest.fixture
@@ -301,32 +294,28 @@ def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
     assert [line["response"]["status_code"] for line in reported] == [200, 400, 200, 200, 200, 200, 400]
 
 
-def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
     with Stub([says(GOOD)]) as stub:
         there = ["--backend", "openai", "--base-url", stub.url]
-        assert main(["eval", "--task", "records", "--count", "2", "--json", *there]) == 0
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(shell(["eval", "--task", "records", "--count", "2", "--json", *there]).out)
         assert (found["task"], found["count"], found["exact"], found["mean_steps"]) == ("records", 2, 0.0, 7.0)
         stub.acts[0] = says(HEAD + chunk("x", "stop"))  # a server that counts nothing
-        assert main(["eval", "--task", "records", "--count", "1", "--json", *there]) == 0
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(shell(["eval", "--task", "records", "--count", "1", "--json", *there]).out)
         assert found["mean_steps"] is found["tokens_per_sec"] is None
         stub.acts[0] = says(GOOD)
-        assert main(["eval", "--preset", "reference", *there]) == 2
-        assert "--preset was given" in capsys.readouterr().err
+        assert "--preset was given" in shell(["eval", "--preset", "reference", *there], 2).err
         assert main(["eval", "--task", "infill-python", "--count", "2", *there]) == 2
         assert "fills a gap, which needs a canvas" in capsys.readouterr().err
         prompts = tmp_path / "prompts.txt"
         prompts.write_text('"record\\nSend 417 melu to Karomi."\nrecord\n', encoding="utf-8")
-        assert main(["bench", "--prompts", str(prompts), "--json", "--threads", "1", *there]) == 0
-        record = json.loads(capsys.readouterr().out)
+        record = json.loads(shell(["bench", "--prompts", str(prompts), "--json", "--threads", "1", *there]).out)
     assert record["figures"]["same"] == 0
     assert len(record["figures"]["there_pairs_ms"]) == len(record["figures"]["here_pairs_ms"]) == 2
     asked = [body["messages"][0]["content"] for _, _, body in stub.seen][-2:]
     assert asked == ["record\nSend 417 melu to Karomi.", "record"]
 
 
-def test_flags_that_need_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_need_each_other(shell: Shell) -> None:
     for words, said in (
         (["generate", "x", "--base-url", "http://a"], "--base-url was given without --backend"),
         (["bench", "--prompts", "x"], "--prompts was given without --backend"),
@@ -336,8 +325,7 @@ def test_flags_that_need_each_other(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "--backend", "openai", "--base-url", "http://a", "--knee"], "were given together"),
         (["eval", "--backend", "openai", "--base-url", "http://a", "--timeout", "0"], "--timeout is 0.0"),
     ):
-        assert main(words) == 2
-        assert said in capsys.readouterr().err
+        assert said in shell(words, 2).err
 
 
 @pytest.fixture(autouse=True)

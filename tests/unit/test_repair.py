@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.helpers import ANSWER, PROMPT, Shell
 
-from redraft.__main__ import main
 from redraft.constraints.checks import Check, command_check
 from redraft.constraints.condition.infix import between
 from redraft.constraints.language import Vocabulary, ready
@@ -26,8 +26,6 @@ from redraft.operations.repair import repair
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-PROMPT = "record\nSend 417 melu to Karomi."
-ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 RECORD = {
     "type": "object",
     "properties": {
@@ -133,7 +131,7 @@ def test_the_middle_of_a_language_is_what_leads_from_one_text_to_the_other() -> 
                         middle.start(2).check_pins(2, pins)
 
 
-def test_the_command_repairs_what_another_command_rejects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_repairs_what_another_command_rejects(shell: Shell) -> None:
     """The check wants another quantity than the sentence has, and names it; everything else stays."""
     judge = (
         f"""{sys.executable} -c 'import json, sys; sys.exit(json.load(sys.stdin)["qty"] == 417 and "/qty: not 417")'"""
@@ -151,8 +149,7 @@ def test_the_command_repairs_what_another_command_rejects(capsys: pytest.Capture
         "--check",
         judge,
     ]
-    assert main([*asked, "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+    reported = json.loads(shell([*asked, "--json"]).out)
     assert json.loads(reported["text"]) == json.loads(ANSWER) | {"qty": json.loads(reported["text"])["qty"]}
     assert json.loads(reported["text"])["qty"] != 417
     assert len(reported["steps"]) > 1

@@ -1,11 +1,10 @@
 """The soak on a tiny model: it must pass, repeat itself, and notice what it is there to notice."""
 
 from dataclasses import replace
-from functools import lru_cache
 from random import Random
 
 import pytest
-from tests.helpers import tiny_config, tiny_model
+from tests.unit.test_trouble import model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
@@ -13,15 +12,9 @@ from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.errors import RunError
-from redraft.model.gemma import DiffusionGemma
 from soak import Soak, SoakClient, bench_soak
 
 pytestmark = pytest.mark.slow
-
-
-@lru_cache
-def model() -> DiffusionGemma:
-    return tiny_model(replace(tiny_config(sliding_window=20, max_position_embeddings=1024), canvas_length=16))
 
 
 def shipped() -> CheckpointConfig:

@@ -1,6 +1,7 @@
 """Where stored tensors come from, and everything that can be wrong with them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from redraft.errors import WeightsError
 from redraft.weights import source
 from redraft.weights.source import EMBEDDED, INDEX, SINGLE, WeightSource, locate
 
+Damage = Callable[[Path], object]
+SECOND = "model-00002-of-00002.safetensors"
 A, B, C = torch.arange(6.0).view(2, 3), torch.ones(4, dtype=torch.bfloat16), torch.zeros(1)
 
 
 def write_shards(folder: Path) -> None:
     save_file({"a": A}, folder / "model-00001-of-00002.safetensors")
-    save_file({"b": B, "c": C}, folder / "model-00002-of-00002.safetensors")
+    save_file({"b": B, "c": C}, folder / SECOND)
     write_index(folder, {"a": 1, "b": 2, "c": 2})
 
 
@@ -45,85 +48,51 @@ def test_shards_are_read_as_one(tmp_path: Path) -> None:
     assert torch.equal(streamed["a"], A)
 
 
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
-        WeightSource(tmp_path)
+def cut(kept: int) -> Damage:
+    return lambda folder: (folder / SINGLE).write_bytes((folder / SINGLE).read_bytes()[:kept])
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.pth", "model.pt", "last.ckpt"])
-def test_pickled_weights_are_never_read(tmp_path: Path, name: str) -> None:
-    torch.save({"a": A}, tmp_path / name)
-    with pytest.raises(WeightsError, match=f"{name}.*never read"):
-        WeightSource(tmp_path)
+def header(text: bytes) -> Damage:
+    return lambda folder: (folder / SINGLE).write_bytes(len(text).to_bytes(8, "little") + text + bytes(24))
 
 
-def test_both_layouts_at_once_are_refused(tmp_path: Path) -> None:
-    """Reading either would be a guess about which save was the last."""
-    write_shards(tmp_path)
-    save_file({"a": A}, tmp_path / SINGLE)
-    with pytest.raises(WeightsError, match="holds both"):
-        WeightSource(tmp_path)
+def pickle(name: str) -> Damage:
+    return lambda folder: torch.save({"a": A}, folder / name)
 
 
-@pytest.mark.parametrize("kept", [0, 4, 8, 20, -1])
-def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
-    path = tmp_path / SINGLE
-    save_file({"a": A, "b": B}, path)
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or cut short"):
-        WeightSource(tmp_path)
+def index_of(shard: object) -> Damage:
+    return lambda folder: (folder / INDEX).write_text(json.dumps({"weight_map": {"a": shard}}))
 
 
-def test_a_file_with_bytes_behind_its_end_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / SINGLE
-    save_file({"a": A}, path)
-    path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(WeightsError, match="damaged"):
-        WeightSource(tmp_path)
+NOTHING, ONE, SHARDS = (lambda _: None), (lambda folder: save_file({"a": A, "b": B}, folder / SINGLE)), write_shards
 
 
 @pytest.mark.parametrize(
-    "header",
+    ("write", "damage", "said"),
     [
-        b"not json at all....",
-        b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 20]}}',
-        b'{"a": {"dtype": "F33", "shape": [2, 3], "data_offsets": [0, 24]}}',
-        b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [8, 32]}}',
-        b'{"a": {"dtype": "F32", "shape": [1000000000, 3], "data_offsets": [0, 24]}}',
+        (NOTHING, NOTHING, r"neither model\.safetensors nor"),
+        *((NOTHING, pickle(f"model{end}"), f"model{end}.*never read") for end in (".bin", ".pth", ".pt", ".ckpt")),
+        (SHARDS, ONE, "holds both"),  # reading either would be a guess about which save was the last
+        *((ONE, cut(kept), r"model\.safetensors is damaged or cut short") for kept in (0, 4, 8, 20, -1)),
+        (ONE, lambda folder: (folder / SINGLE).write_bytes((folder / SINGLE).read_bytes() + b"more"), "damaged"),
+        (NOTHING, header(b"not json at all...."), "damaged"),
+        (NOTHING, header(b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 20]}}'), "damaged"),
+        (NOTHING, header(b'{"a": {"dtype": "F33", "shape": [2, 3], "data_offsets": [0, 24]}}'), "damaged"),
+        (NOTHING, header(b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [8, 32]}}'), "damaged"),
+        (NOTHING, header(b'{"a": {"dtype": "F32", "shape": [1000000000, 3], "data_offsets": [0, 24]}}'), "damaged"),
+        (SHARDS, lambda folder: (folder / SECOND).unlink(), f"{SECOND} is named by .* does not exist"),
+        (SHARDS, lambda folder: write_index(folder, {"a": 1, "b": 2, "c": 2, "d": 2}), r"lacks 1 tensors .*: d"),
+        (SHARDS, lambda folder: write_index(folder, {"a": 1, "b": 2}), r"holds 1 tensors .*: c"),
+        *(
+            (NOTHING, index_of(shard), r"must be a \.safetensors file beside it")
+            for shard in ("../model.safetensors", "/etc/passwd", "weights.bin", 7)
+        ),
     ],
-    ids=["no json", "size", "dtype", "gap", "shape"],
 )
-def test_a_header_that_contradicts_itself_is_refused(tmp_path: Path, header: bytes) -> None:
-    (tmp_path / SINGLE).write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
-    with pytest.raises(WeightsError, match="damaged"):
-        WeightSource(tmp_path)
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(WeightsError, match=r"model-00002-of-00002\.safetensors is named by .* does not exist"):
-        WeightSource(tmp_path)
-
-
-def test_a_tensor_that_only_the_index_knows_is_named(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    write_index(tmp_path, {"a": 1, "b": 2, "c": 2, "d": 2})
-    with pytest.raises(WeightsError, match=r"lacks 1 tensors .*: d"):
-        WeightSource(tmp_path)
-
-
-def test_a_tensor_that_the_index_does_not_know_is_named(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    write_index(tmp_path, {"a": 1, "b": 2})
-    with pytest.raises(WeightsError, match=r"holds 1 tensors .*: c"):
-        WeightSource(tmp_path)
-
-
-@pytest.mark.parametrize("shard", ["../model.safetensors", "/etc/passwd", "weights.bin", 7])
-def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, shard: object) -> None:
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": shard}}))
-    with pytest.raises(WeightsError, match=r"must be a \.safetensors file beside it"):
+def test_what_cannot_be_read_is_refused(tmp_path: Path, write: Damage, damage: Damage, said: str) -> None:
+    write(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(WeightsError, match=said):
         WeightSource(tmp_path)
 
 

@@ -5,22 +5,19 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import alone, side_by_side, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import Confidence
 from redraft.diffusion.denoise import step, updated
-from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.stats import Stats
 from redraft.engine import reading, runner
-from redraft.engine.events import Event, Finished
+from redraft.engine.events import Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
 from redraft.engine.sequence import CanvasSequence
-from redraft.engine.settings import LoopConfig
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG
 
@@ -38,16 +35,6 @@ def request(seed: int, vocab: int = LONG, **options: object) -> ResolvedRequest:
     limits = GenerationConfig(max_new_tokens=16, max_denoising_steps=6, eos_token_ids=(1,))
     asked = Options(max_tokens=16, seed=seed, **options)  # type: ignore[arg-type]
     return build_request(PROMPT[: 3 + seed], asked, CheckpointConfig(model(vocab).config, limits))
-
-
-def batched(requests: list[ResolvedRequest], on: DiffusionGemma) -> list[list[Event]]:
-    found: list[list[Event]] = [[] for _ in requests]
-    loop = Loop(on, LoopConfig())
-    for asked, told in zip(requests, found, strict=True):
-        listen(loop, asked, told.append, drafts=True)
-    while any(not told or not isinstance(told[-1], Finished) for told in found):
-        loop.tick()
-    return found
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -80,7 +67,7 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
         return found
 
     monkeypatch.setattr(runner, "read_together", beside)
-    for told in batched([request(seed) for seed in range(4)], model()):
+    for told in side_by_side(Loop(model()), [request(seed) for seed in range(4)]):
         assert isinstance(told[-1], Finished)
         assert told[-1].error is None
     assert max(counts) == 4
@@ -89,8 +76,8 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
 def test_an_answer_does_not_depend_on_its_neighbours() -> None:
     """Bit for bit, also beside a neighbour that goes the plain way."""
     asked = request(1)
-    (alone,) = batched([asked], model())
-    assert batched([request(0), asked, request(2, top_k=3)], model())[1] == alone
+    (wanted,) = side_by_side(Loop(model()), [asked])
+    assert side_by_side(Loop(model()), [request(0), asked, request(2, top_k=3)])[1] == wanted
 
 
 @pytest.mark.parametrize(
@@ -100,9 +87,9 @@ def test_what_a_stream_does_not_read_goes_by_the_logits(
     options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = request(0, **options)
-    alone = list(run_alone(model(), asked, SeededNoise(asked.seed)))
+    wanted = alone(model(), [asked])
     counts = counted(monkeypatch)
-    assert batched([asked], model())[0] == alone
+    assert side_by_side(Loop(model()), [asked]) == wanted
     assert not any(counts)
 
 
@@ -112,16 +99,16 @@ def test_short_vocabularies_are_read_together_bit_for_bit(numbers: int, monkeypa
     asked = [request(seed, 64) for seed in range(3)] + [request(3, 64, top_k=3)]
     asked[1] = replace(asked[1], policy=replace(asked[1].policy, accept=Confidence(0.6)))
     asked[2] = replace(asked[2], policy=replace(asked[2].policy, plan=Flow(nats=3.0, least=2)))
-    alone = [list(run_alone(model(64), one, SeededNoise(one.seed))) for one in asked]
+    wanted = alone(model(64), asked)
     counts = counted(monkeypatch)
     monkeypatch.setattr(reading, "NUMBERS", numbers)
-    assert batched(asked, model(64)) == alone
+    assert side_by_side(Loop(model(64)), asked) == wanted
     assert max(counts) == 3
 
 
 def test_no_step_of_a_stream_holds_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The point of it: the head's logits are never asked for."""
     monkeypatch.setattr(DiffusionGemma, "logits", None)
-    (told,) = batched([request(3)], model())
+    (told,) = side_by_side(Loop(model()), [request(3)])
     assert isinstance(told[-1], Finished)
     assert torch.is_inference_mode_enabled() is False

@@ -14,7 +14,7 @@ import pytest
 from redraft.errors import RecipeError
 from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, RepairTask, Sudoku, Task
 from redraft.tasks import grids as rules
-from redraft.tasks.infill import corpus, fingerprint
+from redraft.tasks.infill import corpus
 from redraft.tasks.task import split_of
 
 # -- grids -------------------------------------------------------------------------------------------------------------
@@ -256,8 +256,7 @@ def test_gaps_are_cut_out_of_files_of_their_own_split() -> None:
             assert len(whole) < 60 or not any(whole in text for text in texts[other])
 
 
-def test_the_corpus_is_code_without_comments_and_its_hash_is_stable() -> None:
-    assert fingerprint() == fingerprint()
+def test_the_corpus_is_code_without_comments() -> None:
     text = next(source.text for source in corpus() if source.module == "textwrap")
     assert ast.get_docstring(ast.parse(text)) is None
     assert not any(line.strip().startswith("#") for line in text.split("\n"))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 from datetime import date, datetime
 from itertools import islice, pairwise
-from pathlib import Path
 from random import Random
 
 import pytest
+from tests.helpers import ROOT, python
 
 from redraft import prompts
 from redraft.prompts import Field
@@ -26,7 +23,6 @@ from redraft.tasks.task import split_of
 from redraft.tasks.values import KINDS, WORDS, draw, quoted
 from redraft.tune.vocabulary import build_tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
 PLAIN = ("extract", "extract-short", "extract-lists", "forms", "forms-long", "edit", "mend", "fill", "copy")
 TASKS = [task(name) for name in PLAIN]
 
@@ -52,10 +48,7 @@ def test_examples_are_the_same_in_every_process() -> None:
         "from itertools import islice; from redraft.tasks import task;"
         f"print([list(islice(task(name).examples('train', 3), 150)) for name in {PLAIN}])"
     )
-    found = [
-        subprocess.run([sys.executable, "-c", drawn], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
-        for seed in ("1", "2")
-    ]
+    found = [python(drawn, PYTHONHASHSEED=seed) for seed in ("1", "2")]
     assert found[0].stdout, found[0].stderr
     assert found[0].stdout == found[1].stdout
 

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.helpers import ROOT
 
 pty = pytest.importorskip("pty", reason="needs a pseudo terminal")
-ROOT = Path(__file__).resolve().parents[2]
 SHOWN, HIDDEN = b"\x1b[?25h", b"\x1b[?25l"
 
 

@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tests.helpers import beside
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -25,7 +27,7 @@ from redraft.stops import MAX_STOP_CHARS, MAX_STOPS, StopStrings
 from redraft.text import Text, read_text
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|think|>"]
-PAD, EOS, BOS = 0, 1, 2
+EOS, BOS = 1, 2
 
 # Written for this test after the published description: a system turn, a thinking switch, a tool list, turns.
 TEMPLATE = """\
@@ -338,9 +340,6 @@ def test_a_forged_tokenizer_is_refused(tmp_path: Path, part: str, forged: Mappin
         read_text(tmp_path, build_config())
 
 
-# Detokenizer; tests/properties holds it to `decode` on random ids
-
-
 # Stop strings; tests/properties holds them to a plain search
 
 
@@ -505,9 +504,6 @@ def test_two_long_texts_are_tokenized_at_a_time() -> None:
 
     for size, most in ((2**16 + 1, 2), (2**16, 6)):
         text = Text(Counting(), 1, frozenset(), frozenset())  # type: ignore[arg-type]  # what it needs of one
-        threads = [threading.Thread(target=text.encode, args=("a" * size,), kwargs={"bos": False}) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with beside(*[partial(text.encode, "a" * size, bos=False)] * 6):
+            pass
         assert text.tokenizer.most == most  # type: ignore[attr-defined]

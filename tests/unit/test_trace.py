@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import multiprocessing
 import os
 import re
 import resource
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.test_terminal import ROOT
+from tests.helpers import ANSWER, PROMPT, ROOT, Shell, forked
 
 from redraft.__main__ import main
 from redraft.cli.player import lines
@@ -33,7 +32,6 @@ from redraft.trace.lines import VERSION, Header
 from redraft.trace.recorder import Recorder
 from redraft.trace.recording import apart, first_apart
 
-RECORD = "record\nSend 417 melu to Karomi."
 HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", taken="", options={})
 SLOWLY = ["--threads", "1", "--preset", "reference"]
 """Several steps where nano is sure, too."""
@@ -78,10 +76,9 @@ def test_the_frames_add_up_to_the_drafts(engine: Engine, taken: Callable[..., Pa
 
 def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., Path]) -> None:
     """A model that is sure of a record has to say something else; and what it says by itself is not marked."""
-    answer = '{"who":"Karomi","qty":417,"item":"melu"}'
-    for choices, wanted in (([answer], ""), ([answer.replace("417", "418")], "8")):
+    for choices, wanted in (([ANSWER], ""), ([ANSWER.replace("417", "418")], "8")):
         language = engine.language(choices_source(choices))
-        request = engine.resolve(Request(RECORD, chat=True, options=Options(seed=1), constraint=language))
+        request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1), constraint=language))
         (recording,) = read_trace(taken(lambda tapped, request=request: tapped.run(request))).recordings
         last = recording.frames[-1]
         forced = "".join(last.tokens[at] for at in last.drafted.forced if at < last.end)
@@ -110,10 +107,8 @@ MADE: list[str] = []
 def good(path: Path) -> list[str]:
     """A whole trace, line by line; the run is made once."""
     if not MADE:
-        assert (
-            main(["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD])
-            == 0
-        )
+        words = ["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), PROMPT]
+        assert main(words) == 0
         MADE[:] = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{line}\n" for line in MADE), encoding="utf-8")
     return list(MADE)
@@ -262,15 +257,14 @@ def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Si
     assert trace.main.finish in (("aborted", "error") if killed == signal.SIGINT else ("cut off",))
 
 
-def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
     words = ["generate", "--model", "nano-sudoku", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
     paths = [tmp_path / "5.jsonl", tmp_path / "6.jsonl"]
     seen = []
     for seed, path in zip("56", paths, strict=True):
         assert main([*words, "--seed", seed, "--trace", str(path)]) == 0
         seen.append([line for line in capsys.readouterr().err.splitlines() if "nats" in line])
-        assert main(["watch", str(path)]) == 0
-        assert capsys.readouterr().out.splitlines() == [squeezed(line) for line in seen[-1]]
+        assert shell(["watch", str(path)]).out.splitlines() == [squeezed(line) for line in seen[-1]]
     one, other = (read_trace(path).main for path in paths)
     reported = list(lines([("a", one), ("b", other)]))
     assert [line for line in reported if line.startswith("a")] == [f"a  {line}" for line in map(squeezed, seen[0])]
@@ -282,8 +276,7 @@ def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureF
     assert reported[-1].startswith(f"first apart at step {found[0] + 1}, position")
     assert first_apart(one, one) is None
     capsys.readouterr()
-    assert main(["watch", *map(str, paths), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(shell(["watch", *map(str, paths), "--json"]).out)
     assert said["apart"] == {"step": found[0] + 1, "positions": found[1]}
     assert [row["seed"] for row in said["traces"]] == [5, 6]
 
@@ -293,19 +286,18 @@ def squeezed(line: str) -> str:
     return f"{head}nats  {rest.lstrip().removeprefix('⏎')}"  # the canvas that is redrawn in place has a line of its own
 
 
-def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, shell: Shell) -> None:
     path = tmp_path / "a.jsonl"
     reported = good(path)
     first = json.loads(reported[2])
     first["tokens"][1] = "\x1b]0;owned\x07\x9b31m"
     path.write_text("\n".join([*reported[:2], json.dumps(first), *reported[3:], ""]), encoding="utf-8")
-    assert main(["watch", str(path)]) == 0
-    shown = capsys.readouterr().out
+    shown = shell(["watch", str(path)]).out
     assert "owned" in shown
     assert shown.replace("\n", "").isprintable()
 
 
-def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_refuses_what_it_cannot_show(tmp_path: Path, shell: Shell) -> None:
     path = tmp_path / "a.jsonl"
     good(path)
     for words, said in (
@@ -314,8 +306,7 @@ def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captur
         (["watch", str(tmp_path / "none")], "cannot be read: No such file"),
         (["watch", __file__], "line 1 of"),
     ):
-        assert main(words) == 2
-        assert said in capsys.readouterr().err
+        assert said in shell(words, 2).err
 
 
 @pytest.mark.parametrize(
@@ -331,16 +322,15 @@ def test_a_file_of_somebodys_own_is_never_written_over(tmp_path: Path, line: str
     """A first line with a key of that name was taken for a trace's."""
     path = tmp_path / "mine.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
-    header = Header(trace=VERSION, redraft="0", command="run", model="nano", taken="", options={})
     with pytest.raises(RequestError, match="something else than a trace"):
-        TraceFile(path, header)
+        TraceFile(path, HEAD)
     assert path.read_text(encoding="utf-8") == line + "\n"
     path.unlink()
     for _ in range(2):  # its own it may write again
-        TraceFile(path, header).close()
+        TraceFile(path, HEAD).close()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RequestError, match="cannot be written"):  # nobody reads it, which was waited for
-        TraceFile(tmp_path / "pipe", header)
+        TraceFile(tmp_path / "pipe", HEAD)
 
 
 def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path: Path) -> None:
@@ -352,8 +342,5 @@ def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path: Path) -> None
         with pytest.raises(RunError, match="cannot be written on: File too large; make room"):
             file.write(HEAD)
 
-    child = multiprocessing.get_context("fork").Process(target=limited)
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
+    forked(limited)
     assert path.read_bytes() == msgspec.json.encode(HEAD) + b"\n"

@@ -2,34 +2,28 @@
 
 import asyncio
 import math
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import PROMPT, alone, listen, python, tiny_config, tiny_model
 
 import redraft
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import Batch, run_alone
+from redraft.engine.runner import Batch
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-
-PROMPT = "record\nSend 417 melu to Karomi."
 
 
 @lru_cache
@@ -59,10 +53,6 @@ def engine(loaded: Engine) -> Iterator[Engine]:
 
 def ask(engine: Engine, seed: int = 1, steps: int = 3) -> ResolvedRequest:
     return engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, steps=steps, preset="reference")))
-
-
-def broken(*_: object) -> None:
-    raise ValueError("no such kernel")
 
 
 def last(told: list[Event]) -> Finished:
@@ -109,9 +99,7 @@ for prompt in (5, b"record", {"role": "user"}):
 
 def test_values_of_another_type_are_refused_by_name() -> None:
     """In a process of its own: here the types of every call are checked, which no caller of ours has done for him."""
-    words, source = [sys.executable, "-c", BAD_VALUES], str(Path(redraft.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    run = python(BAD_VALUES)
     assert run.stderr == ""
     assert run.stdout.split("\n")[:-1] == ["refused"] * 23
 
@@ -139,7 +127,7 @@ def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch:
     listen(loop, request(), inside.append)
     listen(loop, request(2), outside.append)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.runner, "run", broken)
+        patch.setattr(loop.runner, "run", Mock(side_effect=ValueError("no such kernel")))
         assert loop.tick()
     loop.check()
     assert isinstance(last(inside).error, ValueError)
@@ -170,7 +158,7 @@ def test_a_step_that_fails_ends_its_own_request_alone(drafts: bool, logprobs: in
     while loop.tick():
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
-    assert good == list(run_alone(model(), asked, SeededNoise(2)))
+    assert [good] == alone(model(), [asked])
 
 
 def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone() -> None:
@@ -186,7 +174,7 @@ def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone
     while loop.tick():
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
-    assert good == [list(run_alone(model(), one, SeededNoise(one.seed))) for one in asked]
+    assert good == alone(model(), asked)
 
 
 def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +292,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_not_a_wait(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, call: str, threaded: bool
 ) -> None:
     """It left the job undone, and the caller turned the loop for ever."""
-    monkeypatch.setattr(Answer, "_take_block", broken)
+    monkeypatch.setattr(Answer, "_take_block", Mock(side_effect=ValueError("no such kernel")))
     if threaded:
         engine.loop.start()
 

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tests.training import SHAPE, rows
+from tests.helpers import reference
+from tests.training import SHAPE, rows, steps_of, stop_behind
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -294,10 +295,8 @@ def batches_of_all_kinds(feed: Feed) -> list[Batch]:
 def test_both_losses_equal_those_of_transformers_modules(
     feed: Feed, recipe: Recipe, model: DiffusionGemma, tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers")
     feed.base.save(model, tmp_path)
-    transformers.utils.logging.disable_progress_bar()
-    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    theirs = reference(tmp_path)
     batches = [*(only(feed, seed) for seed in (1, 2)), *batches_of_all_kinds(feed)]
     assert any(len(set(lengths(batch))) > 1 for batch in batches[:2]), "no batch has padding to get wrong"
     assert int(batches[0].start.max()) > 16, "no prompt is longer than the window"
@@ -483,16 +482,10 @@ PINNED_DENOISE = [3.903118, 5.204675, 4.664057, 4.303756, 3.785936]
 def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp_path: Path, last: int) -> None:
     """Interrupted at the saved state, and one step behind it, which is then run and logged again."""
 
-    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
-        if step == last:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path, interrupt)
+        train(recipe, tmp_path, stop_behind(last))
     assert not (tmp_path / "model.safetensors").exists()
-    steps: list[int] = []
-    train(recipe, tmp_path, lambda step, total, row: steps.append(step))
-    assert steps == [4, 5, 6]
+    assert steps_of(recipe, tmp_path) == [4, 5, 6]
     assert rows(tmp_path) == rows(trained)
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]
     one, other = (torch.load(folder / FILE, weights_only=True) for folder in (trained, tmp_path))
@@ -511,9 +504,7 @@ def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_pat
     with pytest.raises(KeyboardInterrupt, match="behind step 2 of 6; the same command goes on"):
         train(recipe, tmp_path, interrupt)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    steps: list[int] = []
-    train(recipe, tmp_path, lambda step, total, row: steps.append(step))
-    assert steps == [3, 4, 5, 6]
+    assert steps_of(recipe, tmp_path) == [3, 4, 5, 6]
     assert rows(tmp_path) == rows(trained)
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
@@ -582,19 +573,13 @@ def test_the_state_of_other_rows_is_refused(recipe: Recipe, tmp_path: Path) -> N
     data = msgspec.structs.replace(recipe.data, tasks={}, files={str(path): 1.0}, held_out=0)
     mine = msgspec.structs.replace(recipe, data=data)
 
-    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
-        if step == 4:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(mine, out, interrupt)
+        train(mine, out, stop_behind(4))
     path.write_text(line * 2 + line.replace("record", "others"), encoding="utf-8")
     with pytest.raises(RecipeError, match=r"belongs to other rows: rows\.jsonl has changed; bring it back"):
         train(mine, out)
     path.write_text(line * 3, encoding="utf-8")
-    steps: list[int] = []
-    train(mine, out, lambda step, total, row: steps.append(step))
-    assert steps == [4, 5, 6]
+    assert steps_of(mine, out) == [4, 5, 6]
 
 
 @pytest.mark.parametrize("change", [{"step": "x"}, {"step": -5}, {"weights": {}}, {"average": {"a": 3}}, {"best": 3}])
@@ -674,12 +659,8 @@ def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, train
     done = engine.generate("record\nSend 417 melu to Karomi.", chat=True, seed=0)
     assert len(done.tokens) <= 24
     assert sum(done.steps) <= 4
-    transformers = pytest.importorskip("transformers")
-    transformers.utils.logging.disable_progress_bar()
-    _, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(trained, output_loading_info=True)
-    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
-    assert not found, found
-    tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
+    reference(trained)
+    tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(trained)
     chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     assert tuple(asked) == engine.resolve(Request(chat)).prompt

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import torch
 from PIL import Image
-from tests.helpers import new_prefix
-from tests.pictures import asking, drawn, png, write_whole
+from tests.helpers import ROOT, new_prefix
+from tests.pictures import asking, drawn, encoded, write_whole
 
 import redraft
 from redraft.errors import RecipeError
@@ -29,7 +29,6 @@ from redraft.tune.sources import Conversation
 from redraft.tune.train import train
 from redraft.weights.vision import load_vision
 
-ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 60), "blue": (30, 60, 220), "white": (250, 250, 250)}
 
 
@@ -47,7 +46,7 @@ def recipe_of(folder: Path, start: Path, **train: Any) -> Recipe:
     folder.mkdir(exist_ok=True)
     rows = []
     for name, colour in COLOURS.items():
-        (folder / f"{name}.png").write_bytes(png(Image.new("RGB", (48, 36), colour)))
+        (folder / f"{name}.png").write_bytes(encoded(Image.new("RGB", (48, 36), colour)))
         turn = {"role": "user", "content": [{"type": "image", "image": f"{name}.png"}, {"type": "text", "text": "?"}]}
         rows.append(json.dumps({"messages": [turn, {"role": "assistant", "content": name}]}))
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")

@@ -7,14 +7,15 @@ import re
 import shutil
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import torch
-from tests.helpers import tiny_checkpoint, tiny_config
+from tests.helpers import Shell, tiny_checkpoint, tiny_config
+from tests.training import stop_behind
 
 import redraft
-from redraft.__main__ import main
 from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.measure.forgotten import forgotten
 from redraft.tasks import names
@@ -75,18 +76,12 @@ def test_a_checkpoint_is_tuned_on_rows_and_keeps_its_text_side(tmp_path: Path) -
     tuned, before = redraft.load(out), redraft.load("nano-sudoku")
     assert tuned.text.chat([{"role": "user", "content": "a"}]) == before.text.chat([{"role": "user", "content": "a"}])
     assert tuned.config.generation == before.config.generation
-    one, other = load_model(out)[0].state_dict(), load_model(read_folder("nano-sudoku"))[0].state_dict()
+    one, other = load_model(out)[0].state_dict(), load_model(locate("nano-sudoku"))[0].state_dict()
     assert one.keys() == other.keys()
     assert not torch.equal(one["embed.weight"], other["embed.weight"])
     row = json.loads((out / LOG).read_text().splitlines()[-1])
     assert {"rows.jsonl exact", "rows.jsonl steps", "rows.jsonl tokens per forward"} <= row.keys()
     assert any(name.startswith(("corrupted ", "clean ")) for name in row)
-
-
-def read_folder(name: str) -> Path:
-    from redraft.weights.source import locate
-
-    return locate(name)
 
 
 def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,21 +116,20 @@ def test_old_tasks_that_are_answered_less_often_are_named() -> None:
 
 
 def test_tune_says_what_was_forgotten_and_how_to_keep_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     """One step at a rate that wrecks everything."""
     recipe(tmp_path, steps=1)
     words = (tmp_path / "own.toml").read_text().replace("warmup = 1", "warmup = 1\nlr = 10.0")
     (tmp_path / "own.toml").write_text(words)
     monkeypatch.setattr("redraft.measure.forgotten.names", lambda _: ("records", "repair"))
-    assert main(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().err
+    said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]).err
     assert "forgotten: records, 0% right where nano-sudoku has" in said
     assert re.search(r"\[data\] tasks = \{ (records|repair) = 0.1, (records|repair) = 0.1 \}", said)
 
 
 def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:
-    before, merged = load_model(read_folder("nano-sudoku"))[0], load_model(adapted)[0]
+    before, merged = load_model(locate("nano-sudoku"))[0], load_model(adapted)[0]
     changed = [n for n, v in merged.state_dict().items() if not torch.equal(v, before.state_dict()[n])]
     assert changed
     assert all("attention.qkv" in n or "attention.out" in n or "mlp." in n or "experts." in n for n in changed)
@@ -149,12 +143,8 @@ def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> N
     whole = recipe(tmp_path, lora)
     straight = losses(train(whole, tmp_path / "straight"))
 
-    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
-        if step == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(whole, tmp_path / "cut", interrupt)
+        train(whole, tmp_path / "cut", stop_behind(3))
     assert losses(train(whole, tmp_path / "cut")) == straight
     one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("straight", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -199,11 +189,11 @@ def test_parts_of_a_step_add_up_to_the_step(tmp_path: Path, monkeypatch: pytest.
     """
     monkeypatch.setattr(trainer, "corrupt", half_shown)
     rows = tmp_path / "rows.jsonl"
-    one = recipe(tmp_path)
+    recipe(tmp_path)
     rows.write_text("".join(f'{{"prompt": "{"9" * i}", "response": "{"melu" * (1 + i % 5)}"}}\n' for i in range(40)))
     grads = []
     for most in (0, 150):
-        found = read_recipe_with(tmp_path, one, most)
+        found = read_recipe_with(tmp_path, most)
         base = read_base(found, tmp_path)
         feed = Feed(found, base)
         state = restore(found, base, tmp_path / "none", World(torch.device("cpu")), feed)
@@ -224,7 +214,7 @@ def half_shown(batch: Batch, *given: object) -> Corruption:
     return Corruption(canvas, torch.full((len(canvas),), 0.5), torch.zeros(len(canvas), dtype=torch.bool))
 
 
-def read_recipe_with(folder: Path, _: Recipe, most: int) -> Recipe:
+def read_recipe_with(folder: Path, most: int) -> Recipe:
     text = (folder / "own.toml").read_text().replace("batch_size = 3", f"batch_size = 6\nmost_rows = {most}")
     text = text.replace("[train]", "[objective]\nself_conditioning = 0.0\n[train]").replace("fit_share = 1.0", "")
     (folder / "most.toml").write_text(text)
@@ -267,7 +257,7 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
 
 def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "tiny", tiny_config())
-    shutil.copy(read_folder("nano-sudoku") / "tokenizer.json", tmp_path / "tiny")
+    shutil.copy(locate("nano-sudoku") / "tokenizer.json", tmp_path / "tiny")
     text = (Path(__file__).resolve().parents[2] / "recipes" / "nano-sudoku-second.toml").read_text()
     (tmp_path / "nano.toml").write_text(text.replace("runs/nano-sudoku-first", str(tmp_path / "tiny")))
     with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
@@ -286,10 +276,7 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_with_a_remedy(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object) -> None:
-        raise error
-
-    monkeypatch.setattr(trainer, "losses", full)
+    monkeypatch.setattr(trainer, "losses", Mock(side_effect=error))
     with pytest.raises(RunError, match=r"memory ran out; lower \[train\] batch_size"):
         train(recipe(tmp_path), tmp_path / "out")
 
@@ -301,11 +288,7 @@ def test_a_state_for_which_memory_is_too_small_is_not_called_damaged(
 ) -> None:
     """The advice for a damaged one is to remove it, and a whole run would go with it."""
     train(recipe(tmp_path, steps=2), tmp_path / "out")
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(place, fail)
+    monkeypatch.setattr(place, Mock(side_effect=error))
     with pytest.raises(RunError, match="memory ran out"):
         train(recipe(tmp_path, steps=2), tmp_path / "out")
     assert (tmp_path / "out" / FILE).exists()

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.helpers import BYTES, holding
 
 from redraft.constraints import validation
 from redraft.constraints.compile.dialect import URIS
 from redraft.constraints.compile.limits import UNTIL
 from redraft.constraints.compile.schema import compile_schema
-from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import MOST_LEVELS, check_readable, schema_problems, verdicts
 from redraft.errors import ConstraintError, DeadlineError
-
-BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({1}), frozenset({1}))
 
 
 def fanned(levels: int, how: str) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def test_references_that_branch_take_neither_time_nor_memory(how: str, levels: i
     assert time.monotonic() - began < validation.JUDGE_SEC + 3
     began = time.monotonic()
     assert schema_problems(fanned(levels, how), '{"a":1,"b":2}')
-    assert time.monotonic() - began < 1.5, "what took too long is known for a while"
+    assert time.monotonic() - began < validation.JUDGE_SEC, "what took too long is known for a while"
 
 
 BACK = [{"pattern": rf"^(a*)*\1b{i}"} for i in range(1500)]
@@ -87,22 +86,19 @@ def test_patterns_stop_no_other_thread(schema: dict[str, Any]) -> None:
     over.set()
     ticking.join()
     assert took < 3 * validation.JUDGE_SEC + 5
-    assert max(gaps) < 1.5
+    assert max(gaps) < 5, "not the minute that it took"
 
 
 def test_a_caller_who_has_no_time_learns_so_and_nothing_is_kept(tmp_path: Path) -> None:
     """It was refused for good: the refusal was kept on disk."""
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
     many = {"type": "object", "properties": {f"k{i}": {"type": "string", "pattern": f"^{i}$"} for i in range(17)}}
-    token = UNTIL.set(time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "_JUDGE", "import time; time.sleep(60)")
         patch.setattr(validation, "LEAST_SEC", 0.1)
         for work in (lambda: verdicts(schema, {}), lambda: ready(schema_source(many), BYTES, kept_in=tmp_path)):
-            UNTIL.set(time.monotonic() + 1.0)
-            with pytest.raises(DeadlineError):
+            with holding(UNTIL, time.monotonic() + 1.0), pytest.raises(DeadlineError):
                 work()
-    UNTIL.reset(token)
     assert ready(schema_source(many), BYTES, kept_in=tmp_path).holds([byte + 2 for byte in b"{}"])
 
 

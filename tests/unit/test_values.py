@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import python
 
 from redraft.constraints.compile.regex import ecma_search, whole_match
 from redraft.constraints.compile.schema import compile_schema
@@ -130,7 +129,7 @@ def test_a_lower_limit_that_holds_already_is_no_fault_of_the_pattern() -> None:
         "from redraft.constraints.compile import regex; regex.MOST_SECONDS = 1000\n"
         "print(regex.whole_match('a+').matches(b'aaa'))"
     )
-    done = subprocess.run([sys.executable, "-c", lower], capture_output=True, text=True, check=False)
+    done = python(lower)
     assert done.stdout == "True\n", done.stderr
 
 

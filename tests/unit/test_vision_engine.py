@@ -8,22 +8,20 @@ from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
-from tests.helpers import listen, new_prefix
-from tests.pictures import MOST_TOKENS, asking, drawn, png, write_whole
+from tests.helpers import alone, edit_tensors, new_prefix, side_by_side
+from tests.pictures import MOST_TOKENS, asking, drawn, encoded, write_whole
 
 import redraft
 from redraft.cache import Prefix
 from redraft.constraints.compile.limits import PREPARING
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Event
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request, ResolvedRequest
-from redraft.engine.runner import encode_prompt, run_alone
+from redraft.engine.runner import encode_prompt
 from redraft.engine.vision import Vision
 from redraft.errors import RequestError, UnsatisfiedError, WeightsError
 from redraft.images.messages import GivenImage
@@ -60,7 +58,7 @@ def test_the_tower_is_loaded_with_the_first_image_and_a_picture_is_encoded_once(
     one, other = drawn(60, 40), drawn(60, 40, seed=1)
     first = engine.generate(asking(one, "what?"), options=SMALL)
     assert vision.is_loaded
-    again = engine.generate(asking(png(one), "what?"), options=SMALL)
+    again = engine.generate(asking(encoded(one), "what?"), options=SMALL)
     assert again.tokens == first.tokens
     assert vision.encodings == 1
     changed = engine.generate(asking(other, "what?"), options=SMALL)
@@ -119,18 +117,13 @@ def test_batches_with_and_without_images_give_what_each_request_has_alone(folder
     assert run.start < 256 < run.stop
     assert cuts[:2] == (run.start, run.stop)  # behind it the grid is as it was
     assert cuts[2] == 512
-    wanted = [list(run_alone(engine.model, one, SeededNoise(one.seed))) for one in requests]
+    wanted = alone(engine.model, requests)
     loop = Loop(engine.model, LoopConfig(max_rows=400, max_running=3))
-    got: list[list[Event]] = [[] for _ in requests]
-    for one, events in zip(requests, got, strict=True):
-        listen(loop, one, events.append, drafts=True)
-    while loop.tick():
-        loop.check()
-    assert got == wanted
+    assert side_by_side(loop, requests) == wanted
     hits = loop.runner.prefixes.hits
     assert hits >= 256  # the last request begins as the third does, which is ahead
     text = asked(engine, "a b")
-    assert list(run_alone(engine.model, text, SeededNoise(text.seed))) != wanted[0]
+    assert alone(engine.model, [text]) != wanted[:1]
 
 
 def test_prefixes_are_kept_by_their_pixels(engine: Engine) -> None:
@@ -169,17 +162,8 @@ def test_a_prompt_that_cannot_be_taken_over_is_encoded_again(engine: Engine, mon
     loop = Loop(engine.model)
     loop.submit(requests[2])
     loop.drain()
-
-    def no_memory(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Prefix, "take", no_memory)
-    got: list[list[Event]] = [[], []]
-    ahead = listen(loop, requests[0], got[0].append, drafts=True)
-    listen(loop, requests[1], got[1].append, drafts=True, behind=ahead)
-    while loop.tick():
-        loop.check()
-    assert got == [list(run_alone(engine.model, one, SeededNoise(one.seed))) for one in requests[:2]]
+    monkeypatch.setattr(Prefix, "take", Mock(side_effect=MemoryError))
+    assert side_by_side(loop, requests[:2], variants=True) == alone(engine.model, requests[:2])
 
 
 def test_a_request_with_another_picture_does_not_take_over_a_prompt(engine: Engine) -> None:
@@ -188,12 +172,8 @@ def test_a_request_with_another_picture_does_not_take_over_a_prompt(engine: Engi
     assert first.prompt == second.prompt
     assert not first.shares_prompt(second)
     assert first.shares_prompt(asked(engine, drawn(60, 40), seed=9))
-    loop = Loop(engine.model)
-    got: list[list[Event]] = [[], []]
-    ahead = listen(loop, first, got[0].append, drafts=True)
-    listen(loop, second, got[1].append, drafts=True, behind=ahead)
-    loop.drain()
-    assert got[1] == list(run_alone(engine.model, second, SeededNoise(second.seed)))
+    got = side_by_side(Loop(engine.model), [first, second], variants=True)
+    assert got[1:] == alone(engine.model, [second])
 
 
 def test_schemas_decisions_and_checks_read_the_image(engine: Engine) -> None:
@@ -239,7 +219,7 @@ def turn(role: str, *parts: Any) -> dict[str, Any]:
     return {"role": role, "content": [*parts]}
 
 
-IMAGE = {"type": "image", "image": png(drawn(8, 8))}
+IMAGE = {"type": "image", "image": encoded(drawn(8, 8))}
 
 
 @pytest.mark.parametrize(
@@ -319,10 +299,7 @@ def test_the_prompt_is_not_read_where_it_has_images(engine: Engine) -> None:
 
 def test_a_damaged_tower_fails_its_own_requests(tmp_path: Path) -> None:
     folder = write_whole(tmp_path)
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    del tensors["model.encoder.vision_tower.std_bias"]
-    save_file(tensors, file)
+    edit_tensors(folder, lambda tensors: tensors.pop("model.encoder.vision_tower.std_bias"))
     engine = redraft.load(folder, device="cpu")
     assert engine.generate("text", chat=True, options=SMALL).tokens
     with pytest.raises(WeightsError, match="vision tower"):
@@ -331,11 +308,11 @@ def test_a_damaged_tower_fails_its_own_requests(tmp_path: Path) -> None:
 
 def test_images_come_as_paths_bytes_and_pillow_images(engine: Engine, tmp_path: Path) -> None:
     image = drawn(30, 20)
-    (tmp_path / "a.png").write_bytes(png(image))
-    sent = "data:image/png;base64," + b64encode(png(image)).decode()
+    (tmp_path / "a.png").write_bytes(encoded(image))
+    sent = "data:image/png;base64," + b64encode(encoded(image)).decode()
     url = {"type": "image_url", "image_url": {"url": sent}}
     forms = [
-        {"type": "image", "image": one} for one in (tmp_path / "a.png", str(tmp_path / "a.png"), png(image), image)
+        {"type": "image", "image": one} for one in (tmp_path / "a.png", str(tmp_path / "a.png"), encoded(image), image)
     ]
     prompts = [engine.chat_prompt([turn("user", form)]) for form in [*forms, url]]
     assert all(prompt == prompts[0] for prompt in prompts)

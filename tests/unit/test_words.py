@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -14,8 +15,7 @@ import pytest
 import torch
 from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-from safetensors.torch import load_file, save_file
-from tests.helpers import DATA, new_prefix, released_json, tiny_checkpoint, tiny_config
+from tests.helpers import DATA, edit_tensors, new_prefix, released_json, tiny_checkpoint, tiny_config
 
 from redraft.config import parse_model
 from redraft.errors import WeightsError
@@ -98,12 +98,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewritten(plain: Path, folder: Path, settings: dict[str, Any] | None, change: Callable[[Tensors], object]) -> Path:
-    folder.mkdir()
-    for file in plain.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copytree(plain, folder)
+    edit_tensors(folder, change)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | ({"quantization_config": settings} if settings else {})))
     return folder

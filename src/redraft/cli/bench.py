@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
-    from redraft.operations.engine import Engine
 
 PASSES = 10
 EXAMPLES = 100
@@ -153,7 +152,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     if (backend := backend_of(arguments, beside=True)) is not None:
         yield bench_remote(backend, arguments)
     elif arguments.device_card:
-        yield _card(arguments, runs, progress)
+        yield _card(arguments, runs)
     elif arguments.knee:
         yield _knee(arguments, folder, runs)
     elif arguments.dial is not None:
@@ -182,16 +181,12 @@ def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
 def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
     from redraft.engine.dial import write_dial
     from redraft.measure.dial import bench_dial
-
-    dial, record = bench_dial(folder, _engine(arguments), count=arguments.dial, progress=progress)
-    print(f"redraft: kept in {write_dial(dial, folder)}; --effort walks it", file=sys.stderr)
-    return record
-
-
-def _engine(arguments: argparse.Namespace) -> Engine:
     from redraft.operations.engine import Engine
 
-    return Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+    engine = Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+    dial, record = bench_dial(folder, engine, count=arguments.dial, progress=progress)
+    print(f"redraft: kept in {write_dial(dial, folder)}; --effort walks it", file=sys.stderr)
+    return record
 
 
 def _dtype(arguments: argparse.Namespace, folder: Path) -> str:
@@ -218,8 +213,7 @@ def _card_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prefixes", metavar="N,N", help="tokens of prefix (default: 512,2048,8192,32768,65536)")
 
 
-def _card(arguments: argparse.Namespace, runs: int, progress: Callable[[str, int, int], None]) -> Record:
-    """Measure the card of the flags."""
+def _card(arguments: argparse.Namespace, runs: int) -> Record:
     from redraft.config import read_config
     from redraft.measure.device import CANVASES, PREFIXES, device_card
     from redraft.model.fused import fuse_layers

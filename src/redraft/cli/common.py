@@ -135,17 +135,12 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
     if argument is not None and file is not None:
         raise RequestError(f"a {what} and --file were both given; choose one")
     if file is not None:
-        try:
-            with file.open("rb") as opened:
-                raw = bounded(opened, str(file))
-        except OSError as error:
-            raise RequestError(f"{file} cannot be read: {error.strerror}") from None
-        return _text(raw, str(file))
+        return _text(read_file(file, str(file)), str(file))
     if argument is not None and argument != "-":
         return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
-    return _text(bounded(sys.stdin.buffer, "stdin"), "stdin")
+    return _text(_bounded(sys.stdin.buffer, "stdin"), "stdin")
 
 
 def image_flag(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -191,8 +186,16 @@ def print_json(value: object) -> None:
     print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
 
 
-def bounded(file: BinaryIO, name: str) -> bytes:
-    """All of a file that a user named, which may be a pipe. Raises RequestError for one that has no end."""
+def read_file(path: Path, name: str) -> bytes:
+    """All of a file that a user named, which may be a pipe. Raises RequestError if it cannot be read or has no end."""
+    try:
+        with path.open("rb") as file:
+            return _bounded(file, name)
+    except OSError as error:
+        raise RequestError(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _bounded(file: BinaryIO, name: str) -> bytes:
     if len(found := file.read(MOST_READ + 1)) > MOST_READ:
         raise RequestError(f"{name} has over {MOST_READ} bytes, more than any context holds; give less")
     return found
@@ -241,7 +244,8 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:
     """A line on stderr about the fields whose values are a guess, if a model of the package is asked."""
     if fields and _embedded(arguments):
-        note(f"a guess: {', '.join(fields)}; {BOUNDS[arguments.model]}")
+        bounds = f"{arguments.model} is small and often wrong, and a field with ? may be null"
+        note(f"a guess: {', '.join(fields)}; {bounds}")
 
 
 def _embedded(arguments: argparse.Namespace) -> bool:

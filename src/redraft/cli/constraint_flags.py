@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import bounded, decoded, note
+from redraft.cli.common import decoded, note, read_file
 from redraft.errors import ConstraintError, RequestError
 
 if TYPE_CHECKING:
@@ -52,13 +52,22 @@ def constraint_of(arguments: argparse.Namespace) -> Source | None:
 
 
 def read_schema(given: str) -> Any:
-    """A schema from a file of JSON, or from what `plain_schema` reads: JSON text or fields. Raises RequestError."""
-    from redraft.constraints.schemas import plain_schema
+    """A schema from a file of JSON, or from what `plain_schema` reads: JSON text or fields. Raises RequestError.
+
+    An object with names of types in place of keywords is no schema, although the standard would allow anything for it.
+    """
+    from redraft.constraints.compile.keywords import CARE
+    from redraft.constraints.schemas import EXAMPLE, plain_schema
 
     path = Path(given)
     is_file = not given.lstrip().startswith("{") and (path.suffix == ".json" or _is_file(path))
     try:
-        return plain_schema(_read(path, "--schema") if is_file else given)
+        schema = plain_schema(_read(path, "--schema") if is_file else given)
+        if isinstance(schema, dict) and schema and not schema.keys() & CARE.keys():
+            first = next(iter(schema))
+            said = f"{first!r} and what stands beside it are no keywords of JSON Schema"
+            raise ConstraintError(f"{said}; write a schema, or fields as {EXAMPLE}")
+        return schema
     except ConstraintError as error:
         raise type(error)(f"--schema: {error}") from None
 
@@ -79,11 +88,8 @@ def _is_file(path: Path) -> bool:
 
 
 def _read(path: Path, flag: str) -> str:
-    try:
-        with path.open("rb") as file:
-            return decoded(bounded(file, str(path)), f"{flag} {path}")
-    except OSError as error:
-        raise RequestError(f"{flag} {path} cannot be read: {error.strerror}") from None
+    name = f"{flag} {path}"
+    return decoded(read_file(path, name), name)
 
 
 def check_flag(parser: argparse._ActionsContainer) -> None:

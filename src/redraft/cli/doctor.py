@@ -8,7 +8,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,7 +46,8 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
     found: list[Finding] = []
-    for check in _checks(arguments.model, arguments.port):
+    own = (lambda: _model(arguments.model), lambda: _port(arguments.port))
+    for check in (_python, _torch, _kernels, _load, _rows, _formats, *own):
         for finding in check():
             found.append(finding)
             if not arguments.json:
@@ -57,10 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([vars(finding) for finding in found])
     return int(any(finding.state == "wrong" for finding in found))
-
-
-def _checks(model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
-    return [_python, _torch, _kernels, _load, _rows, _formats, lambda: _model(model), lambda: _port(port)]
 
 
 def _python() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from redraft.cli.common import bounded
+from redraft.cli.common import read_file
 from redraft.errors import RequestError, RunError
 
 PLACE = re.compile(r"(?P<file>.+):(?P<lines>[\d,-]+)", re.DOTALL)
@@ -70,11 +70,7 @@ def read_lines(place: str) -> TextFile:
     if found is None:
         raise RequestError(f"the place is {place!r}; write a file and its lines, as notes.py:10-20")
     path = Path(found["file"])
-    try:
-        with path.open("rb") as file:
-            data = bounded(file, str(path))
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
+    data = read_file(path, str(path))
     _check_text(path, data)
     return TextFile(path, data, tuple(_spans(path, data, found["lines"])))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def guesses(schema: Any, text: str, answer: str, nats: Mapping[str, float]) -> list[str]:
-    """The fields of a record whose values are a guess: doubtful, or texts that the text read does not have."""
+    """The fields of a record whose values are a guess: doubtful, or no words of the text that was read."""
     from redraft.constraints.validation import unfenced
 
     wanted, value = fields_of(schema) if isinstance(schema, Mapping) else None, json.loads(unfenced(answer))
@@ -109,8 +110,9 @@ def guesses(schema: Any, text: str, answer: str, nats: Mapping[str, float]) -> l
     found = {name.split("/")[1] for name, doubt in nats.items() if doubt > DOUBT and "/" in name}
     for field in wanted[0]:
         said = value.get(field.name)
-        if field.kind == "string" and isinstance(said, str) and said.lower() not in text.lower():
-            found.add(field.name)
+        if field.kind == "string" and isinstance(said, str):
+            words = re.search(rf"(?<!\w){re.escape(said)}(?!\w)", text, re.IGNORECASE) if said.strip() else None
+            found |= set() if words else {field.name}
     return [field.name for field in wanted[0] if field.name in found]
 
 

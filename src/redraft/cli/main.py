@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from redraft import __version__
 from redraft.cli import (
@@ -50,8 +50,19 @@ CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(
 class Parser(argparse.ArgumentParser):
     """Prints a mistake in one line, with the word that was probably meant, and a usage line of one line."""
 
+    given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class does it; notes what was given."""
+        self.given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
+        unknown = [word for word in self.given if word[:2] == "--" != word and not self._get_option_tuples(word)]
+        if message.startswith("the following arguments are required") and unknown:
+            self.given = ()
+            self.refuse_unknown(unknown)  # a flag that is misspelt is one that is missing
         if found := CHOICE.fullmatch(message):
             known = re.findall(r"'([^']*)'", found["known"])
             near = did_you_mean(found["given"], known)
@@ -72,7 +83,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown word {' '.join(words)}")
         known = {name.lstrip("-"): name for name in self._option_string_actions}
         near = did_you_mean(flag.lstrip("-"), known).replace(" '", " '--")
-        self.error(f"unknown flag {' '.join(words)}{near}")
+        self.error(f"unknown flag {' '.join(word for word in words if ' ' not in word)}{near}")
 
     def format_usage(self) -> str:
         """The verb, its words and the flags it cannot do without."""

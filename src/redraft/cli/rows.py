@@ -29,10 +29,10 @@ from redraft.server.openai.batch import MOST_LINE_BYTES
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_FAILED = 3
+"""Rows with an error that a run names at its end."""
 MOST_IMAGES = 64  # of a row
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
-"""Rows with an error that a run names at its end."""
 PIECE = 2**20
 """Bytes that are read at a time of a row that is too long."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()

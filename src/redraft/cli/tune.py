@@ -88,9 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
     from redraft import load
-    from redraft.measure.forgotten import STARTS, forgotten
+    from redraft.measure.forgotten import forgotten
+    from redraft.weights.source import EMBEDDED
 
-    if recipe.start not in STARTS:
+    if recipe.start not in EMBEDDED:
         return []
     shares = [recipe.data.tasks, *(stage.data.tasks for stage in recipe.stages if stage.data is not None)]
     trained = {name for each in shares for name in each}

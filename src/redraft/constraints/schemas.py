@@ -82,9 +82,13 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
             return {"enum": texts}
         raise ConstraintError(f"schema {text!r:.200}: {kind!r} has an empty or a repeated text; write them as S|M|L")
     if kind not in TYPES:
+        remedy = did_you_mean(kind, TYPES)
+        if " " in kind:
+            remedy = "; put commas between fields"
+        elif kind in ("list", "array"):
+            remedy = "; a list of texts is str[]"
         raise ConstraintError(
-            f"schema {text!r:.200}: {field['name']!r} has type {kind!r}; types: {', '.join(TYPES)}"
-            f"{did_you_mean(kind, TYPES)}"
+            f"schema {text!r:.200}: {field['name']!r} has type {kind!r}; types: {', '.join(TYPES)}{remedy}"
         )
     return dict(TYPES[kind])
 

@@ -16,7 +16,6 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's types are not 
     """For Serve's `request_router_class`. The blocks are the keyword `blocks` of a request."""
 
     def initialize_state(self) -> None:
-        """Called once by Serve."""
         self._places = Places()
 
     async def choose_replicas(

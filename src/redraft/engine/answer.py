@@ -73,8 +73,8 @@ class Answer:
     """One answer as it comes. `finish` is None until its end, or until a stop string is met; what follows is ignored.
 
     `tokens` and `entropy` are of all tokens, `logprobs` of the content's and, where the prompt is read, of the end.
-    `cut` is whether a stop string has ended the content among its tokens. Times are seconds from submission;
-    `first_text_sec` is None before there is text.
+    `stopped` is whether a stop string has ended the content among its tokens: nothing that is still to come can matter.
+    Times are seconds from submission; `first_text_sec` is None before there is text.
     """
 
     text: Text
@@ -90,7 +90,7 @@ class Answer:
     prompt_logprobs: list[Logprobs] = field(default_factory=list)
     reasoning_tokens: int = 0
     commits: int = 0
-    cut: bool = False
+    stopped: bool = False
     first_text_sec: float | None = None
     seconds: float = 0.0
     finish: FinishReason | None = None
@@ -108,11 +108,6 @@ class Answer:
     def begins(self) -> int:
         """Where the content's tokens begin: behind thinking and its marks."""
         return len(self.tokens) if self._begins is None else self._begins
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string has been met; nothing that is still to come can matter."""
-        return self.cut
 
     @property
     def steps(self) -> list[int]:
@@ -169,7 +164,7 @@ class Answer:
 
     def shown_logprobs(self) -> list[Logprobs]:
         """The rows of the content, of which a stop string may have cut the last."""
-        if not self.cut:
+        if not self.stopped:
             return self.logprobs
         offsets = offsets_of(self.text, [row[0][0] for row in self.logprobs])
         return [row for row, at in zip(self.logprobs, offsets, strict=True) if at < len(self.content)]
@@ -194,20 +189,20 @@ class Answer:
             if tokens and self._begins is None:
                 self._begins = before + places[0]
             rows += [block.logprobs[at] for at in places] if block.logprobs else []
-            if not self.cut:
-                piece, self.cut = self._stops.push(self._contents.push(tokens))
+            if not self.stopped:
+                piece, self.stopped = self._stops.push(self._contents.push(tokens))
                 content += piece
-        if self.cut:
+        if self.stopped:
             self.finish = "stop"
         return self._added(block, content, thought, calls, rows)
 
     def _end(self, event: Finished) -> Delta:
         thought = self._thoughts.finish()
-        content, self.cut = self._stops.push(self._contents.finish())
+        content, self.stopped = self._stops.push(self._contents.finish())
         content += self._stops.finish()
         calls = self._close_call()
-        self.commits, self.finish = event.commits, "stop" if self.cut else event.reason
-        rows = [event.end] if event.end and not self.cut else []
+        self.commits, self.finish = event.commits, "stop" if self.stopped else event.reason
+        rows = [event.end] if event.end and not self.stopped else []
         self._check_read()
         self._check_language()
         return self._added(event, content, thought, calls, rows)

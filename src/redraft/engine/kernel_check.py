@@ -38,7 +38,7 @@ from redraft.model.linear import PackedLinear, PackedMatrix
 from redraft.model.moe import Experts, ExpertsForm, PackedExperts, experts_library
 from redraft.model.rows import Mode, Span
 from redraft.shapes import Tensor
-from redraft.weights.defaults import dtype_name
+from redraft.weights.defaults import Report, dtype_name
 
 AGREES, LIBRARY = "agrees", "library"
 """A verdict; and the part that stands for the experts by torch's own grouped matmuls, tried where ours are wrong."""
@@ -46,7 +46,6 @@ PROMPT = 37
 """Rows of a prompt chunk in the check: a remainder that fits no tile."""
 _STEPS, _LEAST, _ROUNDED = 8, 1e-3, 0.05
 _SHARP = 4.0
-Report = Callable[[str], None]
 
 
 def checked(

@@ -30,7 +30,7 @@ from redraft.engine.runner import Batch, Runner
 from redraft.engine.scheduler import Scheduler
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
-from redraft.engine.settings import DEFAULT_LOOP, LoopConfig, default_rows, default_share
+from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text
@@ -64,7 +64,7 @@ class Loop:
             max_rows=rows,
             max_running=config.max_running,
             max_waiting=config.max_waiting,
-            share=default_share(model.device.type),
+            share=CALLERS_ROWS if model.device.type == "cpu" else None,
         )
         ledger = ledger_of(model, memory=config.memory, max_rows=rows, graphs=graphs)
         self.admission = Admission(self.scheduler, self.runner, ledger)

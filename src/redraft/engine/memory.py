@@ -192,7 +192,7 @@ def ledger_of(model: DiffusionGemma, *, memory: int | None, max_rows: int, graph
     if memory is None and (free := free_memory(model.device)) is not None:
         memory = free + weights
         if model.device.type == "cuda":
-            memory = int((free + max(weights, _reserved(model.device))) * (1 - MARGIN))
+            memory = int((free + max(weights, torch.cuda.memory_reserved(model.device))) * (1 - MARGIN))
     return Ledger(model.config, model.dtype, need, memory=memory, max_rows=max_rows, graphs=graphs, weights=weights)
 
 
@@ -213,7 +213,3 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
         for value in vars(module).values():
             if isinstance(value, Packed):  # of a fused layer
                 yield from value.parts
-
-
-def _reserved(device: torch.device) -> int:
-    return int(torch.cuda.memory_reserved(device))

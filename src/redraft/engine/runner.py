@@ -209,7 +209,8 @@ class Runner:
         rest = [i for i in needed if i not in together]
         for few in self._few(rest, parts):
             for i, own in zip(few, self.in_halves(lambda some: self._logits(some, parts), few), strict=True):
-                events[i] = self._advance_by(batch[i].sequence, own)
+                alone = batch[i].sequence
+                events[i] = self._moved(alone, None if own is None else partial(alone.advance, self.model, own))
         return events
 
     def _few(self, rest: list[int], parts: list[Tensor]) -> Iterator[list[int]]:
@@ -232,10 +233,6 @@ class Runner:
     def _advance(self, sequence: CanvasSequence, stats: Stats | None) -> list[Event]:
         """One step of a sequence whose canvas was read with others."""
         return self._moved(sequence, None if stats is None else partial(sequence.advance_from, stats))
-
-    def _advance_by(self, sequence: Sequence, logits: Tensor | None) -> list[Event]:
-        """One step of a sequence whose canvas is read alone."""
-        return self._moved(sequence, None if logits is None else partial(sequence.advance, self.model, logits))
 
     def _moved(self, sequence: Sequence, advance: Callable[[], list[Event]] | None) -> list[Event]:
         """The events of a step; none for one for which there is no memory."""

@@ -37,10 +37,6 @@ WIDTH_STEP = 16
 """Canvases get narrower in steps of this many positions."""
 
 
-def _unheard(event: Event) -> None:
-    """Nobody listens: the sequence runs in no loop."""
-
-
 @dataclass(kw_only=True, eq=False)
 class Sequence(ABC):
     """State of a request, with a canvas (`CanvasSequence`) or without one (`CausalSequence`, engine/causal.py).
@@ -67,7 +63,7 @@ class Sequence(ABC):
     request: ResolvedRequest
     number: int = -1
     drafts: bool = True
-    deliver: Callable[[Event], None] = _unheard
+    deliver: Callable[[Event], None] = lambda _: None  # nobody listens where there is no loop
     began: float = 0.0
     deadline: float | None = None
     behind: Sequence | None = None

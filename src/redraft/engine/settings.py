@@ -50,13 +50,7 @@ def default_rows(config: ModelConfig, device: str) -> int:
 
 CALLERS_ROWS = 32
 """Rows of a caller in each forward of a processor, where several callers ask for answers of different sizes: a canvas
-of 256 is in every eighth forward then."""
-
-
-def default_share(device: str) -> int | None:
-    """Rows that a caller may have in each forward beside others; None for all: on a GPU a forward takes about as long
-    with few rows as with many."""
-    return CALLERS_ROWS if device == "cpu" else None
-
+of 256 is in every eighth forward then. On a GPU all of them: a forward takes about as long with few rows as with
+many."""
 
 DEFAULT_LOOP = LoopConfig()

@@ -13,8 +13,8 @@ from redraft.measure.record import Progress, silent
 from redraft.operations.engine import Engine
 from redraft.options import Options
 from redraft.tasks import names, task
+from redraft.weights.source import EMBEDDED
 
-STARTS = ("nano", "nano-sudoku")
 COUNT, LESS = 24, 0.3
 """Examples of each task, and by how much the share of right answers has to fall: with so few, chance takes less."""
 
@@ -32,7 +32,7 @@ def forgotten(
     start: str, before: Engine, after: Engine, trained: Collection[str], *, progress: Progress = silent
 ) -> list[Forgotten]:
     """The tasks of a start that were not trained again and are answered less often now, the most forgotten first."""
-    old = [name for name in names(start) if name not in trained] if start in STARTS else []
+    old = [name for name in names(start) if name not in trained] if start in EMBEDDED else []
     found = []
     for number, name in enumerate(old):
         progress("old task", number, len(old))

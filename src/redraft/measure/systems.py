@@ -80,7 +80,6 @@ class _Timing(Observer):
         self._outcome, self._began = outcome, began
 
     def event(self, handle: Submitted, event: Event) -> None:
-        """Note blocks and the end."""
         if isinstance(event, Block):
             self._outcome.take(event.tokens, time.perf_counter() - self._began)
         elif isinstance(event, Finished):

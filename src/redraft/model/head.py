@@ -58,21 +58,13 @@ class Head:
     cap: float
     feedback: torch.dtype = torch.float32
 
-    def logits(
-        self,
-        hidden: Float[Tensor, "rows hidden"],
-        temperature: Float[Tensor, "rows 1"],
-        tokens: slice,
-    ) -> Float[Tensor, "rows tile"]:
-        """Logits of some tokens, soft-capped and divided by the temperature, float32."""
-        return self.read(hidden, self.part(tokens, hidden.dtype), temperature)
-
     def part(self, tokens: slice | Tensor, dtype: torch.dtype) -> Float[Tensor, "*tokens hidden"]:
         """Some rows of the table, unpacked."""
         return plain(self.table[tokens], dtype)
 
     def read(self, hidden: Tensor, part: Tensor, temperature: Tensor) -> Float[Tensor, "rows tile"]:
-        """`logits` for the unpacked rows `part` of the table."""
+        """Logits of the tokens whose unpacked rows of the table are `part`, soft-capped and divided by the
+        temperature (rows, 1), float32."""
         z = multiply(hidden, part).float()
         return torch.tanh(z / self.cap) * self.cap / temperature
 

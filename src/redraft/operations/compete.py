@@ -90,7 +90,6 @@ class _Contest:
     dropped: frozenset[int] | None = None
 
     def take(self, place: int, event: Event) -> None:
-        """One event of one of them."""
         if self.doubts[place] is None:
             if isinstance(event, Finished):  # it never had a canvas to judge
                 self._judge(place, float("inf"))

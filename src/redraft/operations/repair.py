@@ -26,7 +26,7 @@ from redraft.constraints.condition.infix import between
 from redraft.constraints.language import GuidedLanguage, Language, ready
 from redraft.constraints.sources import anything, excluding
 from redraft.constraints.thinking import ThinkingLanguage, after_thinking
-from redraft.constraints.validation import Problem, Span, judged
+from redraft.constraints.validation import Problem, judged
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
@@ -178,7 +178,7 @@ def _again(
         return (yield fresh)
     answer = done.tokens[done.begins :] if request.language is None else request.language.answer(done.tokens)
     places = enumerate(token_spans(engine.text, answer), len(done.tokens) - len(answer))
-    wrong = [i for i, place in places if _touches(place, spans)]
+    wrong = [i for i, (first, last) in places if any(first < stop and start < last for start, stop in spans)]
     try:
         if len(done.tokens) <= request.width:
             return (yield _around(fresh, done, wrong))
@@ -274,7 +274,3 @@ def _spliced(engine: Core, done: Generation, part: Generation, begin: int, insid
         logprobs=taken(done.logprobs, part.logprobs),
         log_mass=taken(done.log_mass, part.log_mass),
     )
-
-
-def _touches(place: Span, spans: Sequence[Span]) -> bool:
-    return any(place[0] < stop and start < place[1] for start, stop in spans)

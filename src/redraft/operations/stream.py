@@ -77,11 +77,6 @@ class AnswerStream:
         raise StopAsyncIteration
 
     @property
-    def waits(self) -> bool:
-        """Whether there is more to read already."""
-        return bool(self._inbox)
-
-    @property
     def dropped_drafts(self) -> int:
         """Drafts that the reader was too slow for."""
         return self._inbox.dropped_drafts

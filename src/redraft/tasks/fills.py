@@ -99,7 +99,6 @@ def _lines(made: Sentences, domain: str, rng: Random) -> tuple[str, str] | None:
 
 
 def _hole(field: Field) -> str:
-    """A field as a hole of a template."""
     kind, name = _KINDS.get(field.kind, field.kind), field.name.replace(" ", "_")
     return f"{{{{{name}}}}}" if kind == "string" else f"{{{{{name}: {kind}}}}}"
 

@@ -19,7 +19,6 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -123,11 +122,6 @@ def files() -> Iterator[tuple[Path, str]]:
         inside = path.relative_to(root)
         if not (_TESTS | _NO_CODE | _NOT_OURS) & set(inside.parts) and not inside.name.startswith("test_"):
             yield path, inside.parts[0].removesuffix(".py")
-
-
-def fingerprint() -> str:
-    """A hash of the corpus: two machines with the same one train on the same text."""
-    return sha256("\0".join(f"{source.module}\0{source.text}" for source in corpus()).encode()).hexdigest()[:16]
 
 
 def _code(path: Path) -> str:

@@ -62,7 +62,6 @@ class _Item:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes written."""
         return sum(header.num_bytes for header in self.headers)
 
 
@@ -73,12 +72,10 @@ class _Errors:
     sums: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, target: str, squares: Sequence[float]) -> None:
-        """One more matrix of a target."""
         before = self.sums.get(target, [0.0, 0.0])
         self.sums[target] = [a + b for a, b in zip(before, squares, strict=True)]
 
     def relative(self) -> dict[str, float]:
-        """Relative errors by target."""
         return {target: (changed / whole) ** 0.5 if whole else 0.0 for target, (changed, whole) in self.sums.items()}
 
 

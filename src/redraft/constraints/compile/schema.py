@@ -138,12 +138,10 @@ class _Compiler:
         return self.values[key]
 
     def either(self, automata: Iterable[Dfa]) -> Dfa:
-        """Texts of any of some languages."""
         build = Builder(self.limits)
         return build.finish(build.either([build.embed(dfa) for dfa in automata]))
 
     def of_type(self, kind: str, plain: Schema, trail: Trail, free: int) -> Dfa:
-        """The texts of values of one type."""
         if kind == "string":
             return self.string(self.text(plain))
         if kind in ("integer", "number"):
@@ -176,7 +174,6 @@ class _Compiler:
         return build.finish(build.either(found))
 
     def literal(self, build: Builder, value: Any) -> Part:
-        """One given value."""
         if isinstance(value, dict | list):
             parts = [build.literal(b"{" if isinstance(value, dict) else b"["), self.space(build)]
             for i, item in enumerate(value.items() if isinstance(value, dict) else value):
@@ -207,7 +204,6 @@ class _Compiler:
         return intersect(names, whole_match(BARE)) if self.quote else quoted(names)
 
     def text(self, plain: Schema) -> Dfa:
-        """What a string may say."""
         key = json.dumps([plain.get(word) for word in ("minLength", "maxLength", "patterns", "formats")])
         if key not in self.texts:
             low, high = plain.get("minLength", 0), plain.get("maxLength")
@@ -234,7 +230,6 @@ class _Compiler:
                 yield ecma_search(pattern)
 
     def number(self, plain: Schema, *, whole: bool) -> Dfa:
-        """What a number may be."""
         low, open_low, high, open_high = tightest(plain)
         found = number(low, high, open_low=open_low, open_high=open_high, whole=whole)
         for of in map(exact, plain.get("multiples", [])):
@@ -296,7 +291,6 @@ class _Compiler:
         return build.finish(self.bracket(build, "{}", record.finish(low, lambda: self.comma(build))))
 
     def pair(self, build: Builder, pair: tuple[bytes | Dfa, Dfa] | None) -> Part:
-        """A key and its value."""
         if pair is None:
             return None
         key, value = pair
@@ -362,7 +356,6 @@ class _Compiler:
         return build.then(first, self.space(build), inside, self.space(build), last)
 
     def comma(self, build: Builder) -> tuple[int, int]:
-        """A comma and white space."""
         found = build.then(build.literal(b","), self.space(build))
         assert found is not None
         return found

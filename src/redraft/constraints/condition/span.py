@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -61,6 +62,7 @@ class SpanProjected:
 
     span: Projected
     rest: Float[Tensor, "rest vocab"]
+    fixed: ClassVar = 0  # no position
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:
@@ -70,11 +72,6 @@ class SpanProjected:
     def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
         """The span drawn by the first of these numbers, the rest as in `draft`."""
         return torch.cat([self.span.draw(uniform[: len(self.span.log_p)]), self.rest.argmax(-1)])
-
-    @property
-    def fixed(self) -> int:
-        """No position."""
-        return 0
 
     @property
     def doubt(self) -> float:

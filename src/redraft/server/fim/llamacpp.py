@@ -152,7 +152,7 @@ def _finished(exchange: Exchange, body: LlamaCompletion, i: int, done: Generatio
     found = llama_reply(exchange.service, done, len(asked.prompt), asked.max_tokens) | {"index": i}
     found["prompt"] = exchange.service.engine.text.decode(asked.shown_prompt, skip_special=False)
     found["tokens"] = list(done.tokens) if body.return_tokens and not body.stream else []
-    if exchange.answers.answers[i].cut:
+    if exchange.answers.answers[i].stopped:
         found |= {"stop_type": "word", "stopping_word": stops[0] if len(stops) == 1 else ""}
     if body.n_probs:
         found["completion_probabilities"] = _probabilities(exchange, done.content_logprobs)

@@ -61,7 +61,6 @@ class _Unversioned:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] == "http" and scope["path"].startswith(UNVERSIONED):
             scope["path"] = "/v1" + scope["path"]
         await self.app(scope, receive, send)

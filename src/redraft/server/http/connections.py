@@ -119,7 +119,6 @@ class _Guarded(H11Protocol):
     guard: _Guard
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Count it."""
         super().connection_made(transport)
         self.conn = _Parser(h11.SERVER, HEAD_BYTES)
         self.address = self.client[0] if self.client else ""
@@ -128,7 +127,6 @@ class _Guarded(H11Protocol):
         self.guard.take(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
         self.guard.open.pop(self, None)
         super().connection_lost(exc)
 
@@ -142,7 +140,6 @@ class _Guarded(H11Protocol):
             self._begun, self.since = False, time.monotonic()
 
     def on_response_complete(self) -> None:
-        """It waits for the next request."""
         self.since, self._begun = time.monotonic(), False
         super().on_response_complete()
 

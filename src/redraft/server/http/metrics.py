@@ -74,7 +74,6 @@ class _Rows(Collector):
         self._loop = loop
 
     def collect(self) -> Iterable[Metric]:
-        """For Prometheus."""
         loop = self._loop
         yield CounterMetricFamily("redraft_forwards", "Forwards since the start", value=loop.forwards)
         rows = CounterMetricFamily("redraft_rows", "Rows of these forwards by mode", labels=["mode"])

@@ -18,7 +18,7 @@ from redraft.server.openai.chat import prepare
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat
 from redraft.server.openai.replies import Json
-from redraft.server.openai.response_fields import LOGPROBS, CallItem, FunctionTool, OutputItem, Responses, ThoughtItem
+from redraft.server.openai.response_fields import LOGPROBS, CallItem, OutputItem, Responses, ThoughtItem
 from redraft.server.openai.response_form import ResponseForm
 
 router = router_of_bodies()
@@ -113,7 +113,8 @@ def as_chat(body: Responses, messages: Sequence[Json]) -> Json:
         if wanted.type == "json_schema":
             found["response_format"]["json_schema"] = {"schema": wanted.schema_}
     if body.tools:
-        found["tools"] = [_tool(tool) for tool in body.tools]
+        tools = [tool.model_dump(exclude={"type"}, exclude_none=True) for tool in body.tools]
+        found["tools"] = [{"type": "function", "function": tool} for tool in tools]
     if LOGPROBS in (body.include or ()):
         found |= {"logprobs": True, "top_logprobs": body.top_logprobs}
     elif body.top_logprobs:
@@ -125,7 +126,3 @@ def as_chat(body: Responses, messages: Sequence[Json]) -> Json:
             chosen if isinstance(chosen, str) else {"type": "function", "function": {"name": chosen.name}}
         )
     return found
-
-
-def _tool(tool: FunctionTool) -> Json:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
