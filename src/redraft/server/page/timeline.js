@@ -10,7 +10,7 @@ const BEHIND = 24; // frames; a player further behind than this hurries, the mor
 /** Shows frame after frame. `show(i)` is called for each, `arrived()` when a recording that is over has been seen. */
 export class Timeline {
   constructor({ show, arrived = () => {} }) {
-    Object.assign(this, { show, arrived, frames: [], at: -1, over: false, paused: false, timer: 0 });
+    Object.assign(this, { show, arrived, frames: [], at: -1, most: 0.01, named: -1, over: false, paused: false, timer: 0 });
     this.play = h("button", { type: "button", class: "play", onclick: () => this.toggle() });
     this.bars = h("div", { class: "bars", "aria-hidden": "true" });
     this.range = h("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Step" });
@@ -39,7 +39,7 @@ export class Timeline {
   /** Forget the recording. */
   reset() {
     this.pause();
-    Object.assign(this, { frames: [], at: -1, over: false, paused: false });
+    Object.assign(this, { frames: [], at: -1, most: 0.01, named: -1, over: false, paused: false });
     this.bars.replaceChildren();
     this.element.hidden = true;
   }
@@ -51,21 +51,18 @@ export class Timeline {
     bar.classList.toggle("first", this.frames.at(-2)?.block !== frame.block);
     bar.classList.toggle("noise", frame.step === 0);
     this.element.style.setProperty("--count", this.frames.length);
+    // The style sheet makes bars as high as their doubt is beside the greatest.
+    this.most = Math.max(this.most, heat(frame.mean));
+    bar.style.setProperty("--doubt", heat(frame.mean));
+    this.bars.style.setProperty("--most", this.most);
     this.bars.append(bar);
     this.bars.classList.toggle("many", this.frames.length > MANY);
-    this.level();
     this.range.max = this.frames.length - 1;
     this.element.hidden = false;
     if (this.paused) this.name();
     else if (isStill()) this.go(this.frames.length - 1);
     else if (!this.timer && this.at === this.frames.length - 2) this.run();
     else this.name();
-  }
-
-  /** Bars as high as their doubt is beside the greatest. */
-  level() {
-    const most = Math.max(0.01, ...this.frames.map((frame) => heat(frame.mean)));
-    [...this.bars.children].forEach((bar, i) => bar.style.setProperty("--level", 0.07 + 0.93 * (heat(this.frames[i].mean) / most)));
   }
 
   /** No more will come. */
@@ -139,11 +136,12 @@ export class Timeline {
   /** Say where the reader is. */
   name() {
     const frame = this.frames[this.at];
-    [...this.bars.children].forEach((bar, i) => {
-      bar.classList.toggle("seen", i < this.at);
-      bar.classList.toggle("now", i === this.at);
-    });
     if (!frame) return;
+    for (let i = Math.max(0, Math.min(this.named, this.at)); i <= Math.max(this.named, this.at); i++) {
+      this.bars.children[i].classList.toggle("seen", i < this.at);
+      this.bars.children[i].classList.toggle("now", i === this.at);
+    }
+    this.named = this.at;
     this.bars.style.setProperty("--now", (this.at + 0.5) / this.frames.length);
     // A slow reader is not sent every step, so steps are not counted by frames.
     const last = this.frames.findLast((each) => each.block === frame.block);
