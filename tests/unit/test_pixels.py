@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 from tests.pictures import encoded
 
 from redraft.errors import RequestError
@@ -149,6 +149,44 @@ def test_a_file_of_many_heavy_parts_is_refused(form: str, at: int, part: bytes, 
         load_rgb(many)
 
 
+LONG = bytes(2**18 + 1)
+TINY = encoded(drawn(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (TINY[:33] + chunk(b"eXIf", LONG) + TINY[33:], "262144 bytes of Exif; save it without"),
+        (TINY[:-12] + chunk(b"eXIf", LONG) + TINY[-12:], "262144 bytes of Exif"),
+        (TINY[:33] + chunk(b"tEXt", b"Raw profile type exif\0" + LONG) + TINY[33:], "262144 bytes of Exif"),
+        (encoded(drawn(8, 8), "WEBP", exif=LONG), "262144 bytes of Exif"),
+    ],
+    ids=["in front", "behind", "as text", "webp"],
+)
+def test_exif_has_a_bound(data: bytes, said: str) -> None:
+    """Six megabytes took 22 seconds, in which nobody else had an answer: Pillow makes a fraction of every eight."""
+    with pytest.raises(RequestError, match=said):
+        load_rgb(data)
+
+
+def test_a_jpeg_has_one_whole_segment_of_exif_and_no_run_of_fill() -> None:
+    whole = encoded(drawn(8, 8), "JPEG")
+    segment = b"\xff\xe1" + struct.pack(">H", 65533) + b"Exif\0\0" + bytes(65525)
+    assert load_rgb(whole[:2] + segment + whole[2:]).size == (8, 8)
+    for part in (segment * 2, b"\xff" * 2**16):
+        with pytest.raises(RequestError, match="10000 parts"):
+            load_rgb(whole[:2] + part + whole[2:])
+
+
+def test_a_png_is_bounded_by_what_it_unpacks_to() -> None:
+    """Eight megabytes of 16 bits a channel took eight seconds."""
+    limits = ImageLimits(num_pixels=64)
+    assert load_rgb(encoded(drawn(8, 8).convert("RGBA")), limits=limits).size == (8, 8)
+    deep = TINY[:8] + chunk(b"IHDR", TINY[16:24] + b"\x10\x06\0\0\0") + TINY[33:]
+    with pytest.raises(RequestError, match="a PNG of 512 bytes unpacked; at most 256, so take fewer bits"):
+        load_rgb(deep, limits=limits)
+
+
 def test_a_gif_is_smaller_than_other_files() -> None:
     """Pillow makes an object of each block: 20 MiB of a comment took a gigabyte."""
     whole = encoded(drawn(8, 8).convert("L"), "GIF")
@@ -195,17 +233,21 @@ def test_what_is_laid_on_white_by_strips_is_as_if_whole(mode: str, monkeypatch: 
     assert np.array_equal(np.asarray(load_rgb(data)), np.asarray(wanted))
 
 
-def test_a_turned_photograph_stands_upright() -> None:
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_turned_photograph_stands_as_pillow_turns_it(orientation: int) -> None:
     image = drawn(40, 30)
     turned = Image.Exif()
-    turned[0x0112] = 6  # to be turned by 90 degrees
-    got = load_rgb(encoded(image, exif=turned.tobytes()))
-    assert np.array_equal(np.asarray(got), np.rot90(np.asarray(image), -1))
+    turned[0x0112] = orientation
+    data = encoded(image, exif=turned.tobytes())
+    wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert np.array_equal(np.asarray(load_rgb(data)), np.asarray(wanted))
+    if orientation == 6:  # by 90 degrees
+        assert np.array_equal(np.asarray(wanted), np.rot90(np.asarray(image), -1))
 
 
 def test_what_stands_upright_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 89 million pixels, the copy was 340 MB of 1,100, and half of the time."""
-    monkeypatch.setattr(pixels.ImageOps, "exif_transpose", None)
+    monkeypatch.setattr(Image.Image, "transpose", None)
     assert load_rgb(encoded(drawn(40, 30))).size == (40, 30)
 
 

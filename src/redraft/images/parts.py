@@ -1,8 +1,9 @@
 """The parts of a JPEG or PNG file, counted before a decoder reads them: a small file may have a million of them.
 
 Pillow reads the parts in front of a picture in Python, a few microseconds for each. A compressed one becomes up to a
-MiB, and with each Exif segment all before it are copied; so these are heavy. Each scan of a JPEG goes over the whole
-picture, however few bytes it has.
+MiB, and with each Exif segment all before it are copied; so these are heavy. A fraction is made of every eight bytes of
+Exif. Each scan of a JPEG goes over the whole picture, however few bytes it has, and bytes that fill are read anew with
+every block.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from PIL.JpegImagePlugin import MARKER
 
 MOST_PARTS, HEAVY = 10_000, 100
 """Segments of a JPEG in front of its first scan, or chunks of a PNG; and as how many of them a heavy one counts."""
+MOST_EXIF, FILL = 2**17, b"\xff" * 2**16
+"""Bytes of Exif, of which an ordinary file has one segment of at most 64 KiB; and a run of fill that no JPEG needs."""
 MOST_SCANNED = 10**9
 """Pixels times scans of a JPEG, which take about a second. Ordinary files have one scan, or about ten."""
 
@@ -18,7 +21,7 @@ MOST_SCANNED = 10**9
 def too_many_parts(data: bytes) -> bool:
     """Whether a JPEG or PNG has over MOST_PARTS. False for other formats, and for what is damaged before that."""
     if data.startswith(b"\xff\xd8"):
-        return _segments(data) > MOST_PARTS
+        return FILL in data or _segments(data) > MOST_PARTS
     return data.startswith(b"\x89PNG") and _chunks(data) > MOST_PARTS
 
 
@@ -26,6 +29,14 @@ def scans(data: object) -> int:
     """Scans of a JPEG, or more: within a scan's own bytes its mark cannot occur, in other parts it can. 0 for what is
     no JPEG's bytes."""
     return data.count(b"\xff\xda") if isinstance(data, bytes) and data.startswith(b"\xff\xd8") else 0
+
+
+def png_bytes(data: bytes) -> int:
+    """Bytes that a PNG file's picture is unpacked to, by its first chunk; 0 for what is none."""
+    if not data.startswith(b"\x89PNG") or len(data) < 26:
+        return 0
+    width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
+    return width * height * {2: 3, 4: 2, 6: 4}.get(data[25], 1) * data[24] // 8
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
@@ -47,7 +58,9 @@ def _segments(data: bytes) -> int:
     at, found = 2, 0
     while at + 1 < len(data) and found <= MOST_PARTS:
         mark = data[at] << 8 | data[at + 1]
-        found += HEAVY if mark == 0xFFE1 and data.startswith(b"Exif", at + 4) else 1
+        found += 1
+        if mark == 0xFFE1 and data.startswith(b"Exif", at + 4):
+            found += HEAVY + MOST_PARTS * int.from_bytes(data[at + 2 : at + 4], "big") // MOST_EXIF
         if mark == 0xFFDA:
             break
         if data[at] != 0xFF or mark == 0xFFFF:

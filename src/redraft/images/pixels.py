@@ -17,11 +17,20 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig
-from redraft.images.parts import HEAVY, MOST_PARTS, MOST_SCANNED, scans, too_many_parts, webp_size
+from redraft.images.parts import (
+    HEAVY,
+    MOST_EXIF,
+    MOST_PARTS,
+    MOST_SCANNED,
+    png_bytes,
+    scans,
+    too_many_parts,
+    webp_size,
+)
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 Given = str | Path | bytes | Image.Image
@@ -42,6 +51,16 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture upright, by Exif's orientation."""
 STRIP, MOST_SIDE = 2**20, 65_535
 """Pixels of an image that are laid on white at a time, in whole rows; and of a side, as JPEG and GIF have them."""
 
@@ -127,6 +146,10 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
     with image:
         if scans(data) > (most := max(1, limits.num_scanned // max(1, image.width * image.height))):
             raise RequestError(f"{part} is a JPEG of {scans(data)} scans; at most {most} of its size, so save it again")
+        if image.width * image.height <= limits.num_pixels and png_bytes(data) > (most := 4 * limits.num_pixels):
+            raise RequestError(
+                f"{part} is a PNG of {png_bytes(data)} bytes unpacked; at most {most}, so take fewer bits"
+            )
         return _decode(image, part, limits)
 
 
@@ -182,8 +205,9 @@ def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
     try:
         # A JPEG of several pictures (MPO, from phones) is not an animation: its first picture is the photograph.
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
-        upright = image if animated or image.getexif().get(0x0112, 1) == 1 else ImageOps.exif_transpose(image)
-        found = None if animated else _to_rgb(upright)  # which copies
+        found = None if animated else _to_rgb(_upright(image, part))  # which copies
+    except RequestError:
+        raise
     except MemoryError as error:
         raise RequestError(f"{part} is too large ({_reason(error)}); make it smaller") from None
     except Exception as error:  # as above
@@ -195,6 +219,16 @@ def _decode(image: Image.Image, part: str, limits: ImageLimits) -> Image.Image:
     if found is None:
         raise RequestError(f"{part} has pixels of mode {image.mode}, whose range is unknown; save it with 8 bits")
     return found
+
+
+def _upright(image: Image.Image, part: str) -> Image.Image:
+    """An image as its Exif says that it is held. Pillow's own way writes all of the Exif anew, tag by tag."""
+    image.load()  # a PNG's Exif may stand behind the picture
+    for name in ("exif", "Raw profile type exif"):
+        if len(image.info.get(name) or "") > 2 * MOST_EXIF:  # the second is in hexadecimal digits
+            raise RequestError(f"{part} has over {2 * MOST_EXIF} bytes of Exif; save it without")
+    turn = _TURNS.get(image.getexif().get(0x0112, 1))
+    return image if turn is None else image.transpose(turn)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image | None:
