@@ -111,12 +111,12 @@ def test_every_batch_gives_what_each_request_has_alone(
     """Drawn: (shape of a request, the tick it arrives at, how many ticks later it is aborted, if it is)."""
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
     loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100))
-    told = [list[Event]() for _ in asked]
+    emitted = [list[Event]() for _ in asked]
     handles: dict[int, Handle] = {}
     for tick in range(10_000):
         for i, (one, arrives, leaves) in enumerate(asked):
             if arrives == tick:
-                handles[i] = listen(loop, one, told[i].append, drafts=True)
+                handles[i] = listen(loop, one, emitted[i].append, drafts=True)
             if leaves is not None and arrives + leaves == tick:
                 handles[i].abort()
             loop.check()
@@ -124,7 +124,7 @@ def test_every_batch_gives_what_each_request_has_alone(
         loop.check()
         if not left and tick > 12:
             break
-    for (one, _, leaves), heard in zip(asked, told, strict=True):
+    for (one, _, leaves), heard in zip(asked, emitted, strict=True):
         wanted = alone(one, num_experts)
         if heard[-1] == wanted[-1]:
             assert heard == wanted
@@ -150,13 +150,13 @@ def test_no_end_token_before_min_tokens() -> None:
 def test_a_deadline_gives_the_best_reading_so_far() -> None:
     now = [0.0]
     loop = Loop(model(), clock=lambda: now[0])
-    asked, told = replace(request(5, 16, 1, 5), deadline_sec=10.0), list[Event]()
-    listen(loop, asked, told.append, drafts=True)
+    asked, emitted = replace(request(5, 16, 1, 5), deadline_sec=10.0), list[Event]()
+    listen(loop, asked, emitted.append, drafts=True)
     loop.tick()
     loop.tick()
     now[0] = 10.0
     assert not loop.tick()
-    *_, block, finished = told
+    *_, block, finished = emitted
     assert isinstance(block, Block)
     assert not block.settled
     assert block.steps == 2
@@ -188,13 +188,13 @@ def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
 
 
 def test_a_full_queue_refuses_and_loses_nothing() -> None:
-    loop, told = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), [list[Event]() for _ in range(2)]
+    loop, emitted = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), [list[Event]() for _ in range(2)]
     for i in range(2):
-        listen(loop, request(5, 8, i, 2), told[i].append)
+        listen(loop, request(5, 8, i, 2), emitted[i].append)
     with pytest.raises(BusyError, match="2 requests are waiting"):
         loop.submit(request(5, 8, 9, 2))
     loop.drain()
-    assert all(isinstance(one[-1], Finished) for one in told)
+    assert all(isinstance(one[-1], Finished) for one in emitted)
 
 
 @dataclass(eq=False)
@@ -336,16 +336,16 @@ def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: in
 
 
 def test_variants_are_not_stranded_when_the_first_is_aborted() -> None:
-    loop, told = Loop(model()), [list[Event]() for _ in range(3)]
+    loop, emitted = Loop(model()), [list[Event]() for _ in range(3)]
     asked = [replace(request(600, 20, 1, 4), seed=seed) for seed in range(3)]
-    first = listen(loop, asked[0], told[0].append, drafts=True)
-    for one, heard in zip(asked[1:], told[1:], strict=True):
+    first = listen(loop, asked[0], emitted[0].append, drafts=True)
+    for one, heard in zip(asked[1:], emitted[1:], strict=True):
         listen(loop, one, heard.append, drafts=True, behind=first)
     loop.tick()
     first.abort()
     while loop.tick():
         loop.check()
-    assert told[1:] == [alone(one) for one in asked[1:]]
+    assert emitted[1:] == [alone(one) for one in asked[1:]]
 
 
 @settings(max_examples=15)
@@ -378,11 +378,11 @@ def test_an_end_aware_canvas_only_gets_narrower() -> None:
     shrunk = 0
     for seed in range(40):
         drafts = [event for event in alone(request(6, 60, seed, 12, end_aware=True)) if isinstance(event, Draft)]
-        told = 0
+        emitted = 0
         for _, steps in groupby(drafts, key=lambda draft: draft.block):
             widths = [len(draft.tokens) for draft in steps]
-            assert widths[0] == min(40, 80 - told)
-            told += widths[-1]
+            assert widths[0] == min(40, 80 - emitted)
+            emitted += widths[-1]
             assert widths == sorted(widths, reverse=True)
             shrunk += widths[-1] < 40
     assert shrunk, "no draft ever held an end token: the test tests nothing"

@@ -126,7 +126,7 @@ def test_responses_answer_and_stream(server: Process) -> None:
         assert done.usage.output_tokens == 18
         turns = client.responses.create(model="nano", input=USER, max_output_tokens=5)
         assert (turns.status, turns.incomplete_details) != ("completed", None)
-        assert [item.status for item in turns.output] == ["incomplete"]  # type: ignore[union-attr]  # a message
+        assert [item.to_dict()["status"] for item in turns.output] == ["incomplete"]
         with client.responses.stream(model="nano", input=RECORD) as stream:
             kinds = [event.type for event in stream]
             assert stream.get_final_response().output_text == ANSWER

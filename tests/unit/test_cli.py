@@ -73,15 +73,15 @@ def helped(capsys: Captured, *words: str) -> str:
 
 
 def test_help_lists_every_command(capsys: Captured) -> None:
-    told = helped(capsys)
-    assert [name for name in COMMANDS if f"\n    {name} " not in told] == []
+    printed = helped(capsys)
+    assert [name for name in COMMANDS if f"\n    {name} " not in printed] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_and_its_flags(capsys: Captured, name: str) -> None:
-    told = helped(capsys, name)
-    assert told.startswith(f"usage: redraft {name}")
-    flags = set(re.findall(r"^  (--[a-z-]+)(?: [A-Z]+)?(?:\n| {2,})", told, re.MULTILINE))
+    printed = helped(capsys, name)
+    assert printed.startswith(f"usage: redraft {name}")
+    flags = set(re.findall(r"^  (--[a-z-]+)(?: [A-Z]+)?(?:\n| {2,})", printed, re.MULTILINE))
     assert {"--json", "--debug"} <= flags
 
 
@@ -93,9 +93,9 @@ def test_the_help_of_generate_fits_a_page(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_a_topic_has_every_flag_that_a_verb_does_not_show(shell: Shell) -> None:
     for topic in TOPICS:
-        told = shell(["help", topic]).out
+        printed = shell(["help", topic]).out
         group = {"sampling": SAMPLING, "model": (*MODEL, *PACKING), "backend": BACKEND}[topic]
-        assert [flag.name for flag in group if f"\n  {flag.name}" not in told] == []
+        assert [flag.name for flag in group if f"\n  {flag.name}" not in printed] == []
 
 
 def test_help_of_a_verb_is_its_own_help(capsys: Captured, shell: Shell) -> None:
@@ -380,12 +380,12 @@ def test_an_answer_is_the_same_from_argument_file_and_stdin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     (tmp_path / "prompt").write_text(PROMPT + "\n")
-    told = generated(capsys, PROMPT, "--chat", "--seed", "7")["text"]
+    printed = generated(capsys, PROMPT, "--chat", "--seed", "7")["text"]
     for words in ([PROMPT], ["--file", str(tmp_path / "prompt")], ["-"], []):
         set_stdin(monkeypatch, PROMPT.encode() + b"\n")
         assert main(["generate", *words, "--chat", "--seed", "7"]) == 0
         out, err = capsys.readouterr()
-        assert out == told + "\n"
+        assert out == printed + "\n"
         assert "Traceback" not in err
 
 
@@ -455,10 +455,10 @@ def test_inspect_needs_no_weights(tmp_path: Path, shell: Shell) -> None:
     # 30 GB are left and a token takes 20,480 bytes: the whole context fits, one of 8192 tokens over 30 times.
     assert plain["most"]["80 GB"]["context"] == 262_144
     assert 30 < plain["most"]["80 GB"]["contexts"] < 30e9 / (8192 * 20_480)
-    told = shell(["inspect", str(tmp_path), "--memory", "24", "--memory", "80"]).out
-    assert "stored bytes: unknown: the folder has no weights" in told
-    assert re.search(r"^  bfloat16 +50\.5 GB +- +262,144 / \d+$", told, re.MULTILINE)
-    assert max(map(len, told.partition("fits:")[2].splitlines())) <= 120
+    printed = shell(["inspect", str(tmp_path), "--memory", "24", "--memory", "80"]).out
+    assert "stored bytes: unknown: the folder has no weights" in printed
+    assert re.search(r"^  bfloat16 +50\.5 GB +- +262,144 / \d+$", printed, re.MULTILINE)
+    assert max(map(len, printed.partition("fits:")[2].splitlines())) <= 120
 
 
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix

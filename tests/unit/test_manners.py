@@ -64,9 +64,9 @@ def saying(monkeypatch: pytest.MonkeyPatch, text: str) -> list[ResolvedRequest]:
 def test_a_code_block_is_admitted_and_not_printed(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     saying(monkeypatch, f"```json\n{ANSWER}\n```")
     assert shell(["generate", "--chat", PROMPT, "--schema", FIELDS, "--fence"]).out == ANSWER + "\n"
-    told = json.loads(shell(["generate", "--chat", PROMPT, "--schema", FIELDS, "--fence", "--json"]).out)
-    assert told["text"] == ANSWER
-    assert set(told["fields"]) == {"/who", "/qty", "/item"}
+    printed = json.loads(shell(["generate", "--chat", PROMPT, "--schema", FIELDS, "--fence", "--json"]).out)
+    assert printed["text"] == ANSWER
+    assert set(printed["fields"]) == {"/who", "/qty", "/item"}
     assert shell(["json", PROMPT, "--schema", FIELDS, "--fence"]).out == ANSWER + "\n"
 
 
@@ -74,22 +74,22 @@ def test_a_code_block_is_admitted_and_not_printed(monkeypatch: pytest.MonkeyPatc
 def test_thinking_is_told_apart_from_the_answer(
     thought: str, thinker: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
-    """Whether the model thinks or not; numbers told of tokens are those of the answer's."""
+    """Whether the model thinks or not; printed numbers of tokens are those of the answer's."""
     asked = saying(monkeypatch, thought + ANSWER)
     model = ["--model", str(thinker), "--schema", FIELDS, "--thinking", PROMPT]
     plain = thought.removeprefix("<|channel>").removeprefix("thought\n").removesuffix("<channel|>")
     out, err = shell(["generate", "--chat", *model])
     assert out == ANSWER + "\n"
     assert plain in err
-    told = json.loads(shell(["generate", "--chat", *model, "--json"]).out)
-    assert (told["text"], told["thinking"]) == (ANSWER, plain)
+    printed = json.loads(shell(["generate", "--chat", *model, "--json"]).out)
+    assert (printed["text"], printed["thinking"]) == (ANSWER, plain)
     text = redraft.load(thinker).text
     before = len(text.encode(thought, bos=False))
-    assert (told.get("begins", 0), text.decode(told["tokens"][before:])) == (before, ANSWER)
-    assert len(told["entropy"]) == len(told["log_mass"]) == len(told["tokens"])
-    assert told["fields"]["/item"] >= told["fields"]["/qty"] > before
-    told = json.loads(shell(["json", *model, "--json"]).out)
-    assert (told["value"], told["thinking"]) == (json.loads(ANSWER), plain)
+    assert (printed.get("begins", 0), text.decode(printed["tokens"][before:])) == (before, ANSWER)
+    assert len(printed["entropy"]) == len(printed["log_mass"]) == len(printed["tokens"])
+    assert printed["fields"]["/item"] >= printed["fields"]["/qty"] > before
+    printed = json.loads(shell(["json", *model, "--json"]).out)
+    assert (printed["value"], printed["thinking"]) == (json.loads(ANSWER), plain)
     assert shell(["json", *model]).out == ANSWER + "\n"
     assert all(request.language is not None for request in asked)
 
@@ -140,10 +140,10 @@ def test_a_check_reads_what_stands_behind_thinking(
     asked = ["generate", "--chat", "--thinking", "--check", f"{sys.executable} {script}", "--seed", "1", "--json"]
     room = ["--max-tokens", "24", "--min-tokens", "20"]
     assert main([*asked, *room, *held, "--model", str(thinker), "a"]) == 0
-    told, read = json.loads(capsys.readouterr().out), seen.read_text().split("\0")
+    printed, read = json.loads(capsys.readouterr().out), seen.read_text().split("\0")
     assert len(read) == len(set(read)) == 3
-    assert told["text"] == read[-1]
+    assert printed["text"] == read[-1]
     assert not any(mark in text for text in read for mark in ("<|channel>", "<channel|>"))
     if held:  # so few tokens are an answer's that the others must be thought
-        assert told["thinking"]
+        assert printed["thinking"]
         assert all(re.fullmatch("[ab]{3}", text) for text in read)

@@ -107,7 +107,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "printed"),
     [
         (ASKED, True),
         (["generate", "Repair the JSON:\n{", "--steps", "1"], True),  # --chat was forgotten
@@ -119,11 +119,11 @@ ASKED = [
     ],
 )
 def test_who_asks_nano_for_what_it_cannot_is_told(
-    words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, shell: Shell
+    words: list[str], printed: bool, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     monkeypatch.setattr(common, "at_a_terminal", lambda: True)
     lines = shell([*words, "--threads", "1"]).err.splitlines()
-    assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == told
+    assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == printed
 
 
 @pytest.mark.parametrize(

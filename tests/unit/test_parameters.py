@@ -98,8 +98,8 @@ print((resident("VmHWM") - before) / (4 * width * vocab))
 def test_a_step_holds_as_many_logits_as_are_counted(dtype: str) -> None:
     """Three were counted, and five were there: what was said to fit did not. How many a CPU's kernels hold beside what
     they are given is theirs to choose, so the bounds are wide."""
-    told = float(python(STEP, dtype).stdout)
-    assert STEP_LOGITS / 2 < told < 1.25 * STEP_LOGITS, f"{told:.2f} tensors of the logits' size"
+    printed = float(python(STEP, dtype).stdout)
+    assert STEP_LOGITS / 2 < printed < 1.25 * STEP_LOGITS, f"{printed:.2f} tensors of the logits' size"
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,9 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
         return found
 
     monkeypatch.setattr(runner, "read_together", beside)
-    for told in side_by_side(Loop(model()), [request(seed) for seed in range(4)]):
-        assert isinstance(told[-1], Finished)
-        assert told[-1].error is None
+    for emitted in side_by_side(Loop(model()), [request(seed) for seed in range(4)]):
+        assert isinstance(emitted[-1], Finished)
+        assert emitted[-1].error is None
     assert max(counts) == 4
 
 
@@ -109,6 +109,6 @@ def test_short_vocabularies_are_read_together_bit_for_bit(numbers: int, monkeypa
 def test_no_step_of_a_stream_holds_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The point of it: the head's logits are never asked for."""
     monkeypatch.setattr(DiffusionGemma, "logits", None)
-    (told,) = side_by_side(Loop(model()), [request(3)])
-    assert isinstance(told[-1], Finished)
+    (emitted,) = side_by_side(Loop(model()), [request(3)])
+    assert isinstance(emitted[-1], Finished)
     assert torch.is_inference_mode_enabled() is False
