@@ -14,6 +14,7 @@ replayed into the same memory; while it is recorded, the host may wait for nothi
 from __future__ import annotations
 
 import operator
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -73,6 +74,9 @@ class Held(torch.Tensor):
     def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> Any:
         return _entered().run(_aten.copy_.default, (self, source), {"non_blocking": non_blocking})
 
+    def nonzero(self) -> Any:  # type: ignore[override]  # as tuples, it is not asked for
+        return _entered().run(_aten.nonzero.default, (self,), {})
+
     def contiguous(self, **_: Any) -> Any:
         return self if self.is_contiguous() else self.clone(memory_format=torch.contiguous_format)
 
@@ -93,6 +97,9 @@ class Held(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         raise TypeError("can't convert a CUDA tensor to numpy; copy it to the host first")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.held.__reduce_ex__(protocol)
 
     def __repr__(self, **_: Any) -> str:
         return f"Held({self.held!r})"
@@ -306,7 +313,14 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
         finally:
             device.tape = None
 
+    run = threading.Thread.run
+
+    def run_there(thread: threading.Thread) -> None:
+        with device:  # each thread enters by itself
+            run(thread)
+
     cuda = torch.cuda
+    patch.setattr(threading.Thread, "run", run_there)
     patch.setattr(cuda, "device", lambda _: nullcontext())
     patch.setattr(cuda, "stream", lambda _: nullcontext())
     patch.setattr(cuda, "Stream", lambda *_: _Stream())
@@ -318,9 +332,13 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
     patch.setattr(cuda, "empty_cache", lambda: None)
     patch.setattr(cuda, "synchronize", lambda *_: None)
     patch.setattr(cuda, "is_available", lambda: True)
+    patch.setattr(cuda, "device_count", lambda: 1)
+    patch.setattr(cuda, "is_bf16_supported", lambda **_: True)
     patch.setattr(cuda, "get_device_capability", lambda *_: (9, 0))
     patch.setattr(cuda, "get_device_name", lambda *_: "pretended")
     patch.setattr(cuda, "mem_get_info", lambda *_: (80 * 10**9, 80 * 10**9))
+    # A parameter that moves is made anew: torch would put the numbers of the one into the other.
+    patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
     _pretend_kernels(patch, device)
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)

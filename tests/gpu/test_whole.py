@@ -1,5 +1,6 @@
 """Whole models natively: a step as one graph, experts on the host. Run with `pytest -m gpu` on a CUDA device."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import torch
 from tests.helpers import new_prefix, tiny_checkpoint, tiny_config
 
 import redraft
+from redraft.config import read_config
 from redraft.engine.request import Options, Request
 from redraft.engine.settings import LoopConfig
+from redraft.weights.source import locate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64, "head_dim": 16, "num_experts": 8}
@@ -18,7 +21,10 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64,
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("model") / "tiny"
-    tiny_checkpoint(place, replace(tiny_config(**WIDE), canvas_length=16))
+    nano = locate("nano")  # whose tokenizer it has
+    config = tiny_config(**WIDE, vocab_size=read_config(nano).model.vocab_size)
+    tiny_checkpoint(place, replace(config, canvas_length=16))
+    shutil.copy(nano / "tokenizer.json", place)
     return place
 
 
@@ -36,7 +42,7 @@ def test_a_replayed_graph_computes_what_single_launches_do(folder: Path, plan: s
     chosen = PLANS[plan] if plan else None
     model = load_model(folder, dtype=getattr(torch, dtype), device="cuda", kernels=GPU, plan=chosen)[0]
     prefix = new_prefix(model)
-    step = GraphedStep(model, [prefix], 16, 1, GPU.standing)
+    step = GraphedStep(model, [prefix], 16)
     tokens = torch.arange(16, device="cuda") + 3
     with torch.inference_mode():
         for length in (5, 16, 16, 1):

@@ -41,7 +41,8 @@ from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Roll, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Losses, Roll, corrupt, losses
+from redraft.tune.parallel import World
 from redraft.tune.probe import _PrefixDenoiser
 from redraft.tune.recipe import ObjectiveRecipe, Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
@@ -664,3 +665,20 @@ def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, train
     chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     assert tuple(asked) == engine.resolve(Request(chat)).prompt
+
+
+def test_losses_are_split_by_noise_and_by_what_was_corrupted() -> None:
+    """Each kind's mean is that of its positions alone; a given position counts for none, whatever its loss."""
+    target = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+    seen = torch.tensor([[1, 0, 3], [4, 5, 6], [0, 0, 9]])
+    pinned = torch.tensor([[False, False, True], [False, False, False], [False, False, True]])
+    each = torch.tensor([[1.0, 2.0, math.nan], [4.0, 8.0, 3.0], [16.0, 2.0, math.inf]], requires_grad=True)
+    none = torch.zeros(3, dtype=torch.int64)
+    batch = Batch(none[None], none[None] > 0, none[None], none, none, none, target, pinned, none)
+    split = trainer.Split()
+    for _ in range(2):
+        split.add(
+            batch, Corruption(seen, torch.tensor([0.1, 0.5, 0.9999]), none > 0), Losses(each.sum(), None, each, seen)
+        )
+    means = split.means(World(torch.device("cpu")))
+    assert means == {"clean low": 1.0, "corrupted low": 2.0, "clean middle": 5.0, "corrupted high": 9.0}

@@ -181,10 +181,11 @@ class Split:
         assert found.seen is not None, "canvases were run"
         wrong, scored = found.seen != batch.target, ~batch.pinned
         third = (drawn.level * len(LEVELS)).long().clamp_max(len(LEVELS) - 1)[:, None]
-        for level in range(len(LEVELS)):
-            for kind, chosen in enumerate((~wrong, wrong)):
-                picked = found.each[chosen & scored & (third == level)]
-                self._sums[kind, level] += torch.tensor([float(picked.sum()), picked.numel()])
+        kind = (wrong * len(LEVELS) + third).flatten()
+        counted = torch.stack([found.each.detach().where(scored, 0.0), scored], -1).double().flatten(0, 1)
+        # Added up where they are, so that a GPU is waited for once.
+        sums = torch.zeros(self._sums.numel() // 2, 2, dtype=torch.float64, device=kind.device)
+        self._sums += sums.index_add_(0, kind, counted).cpu().view_as(self._sums)
 
     def means(self, world: World) -> dict[str, float]:
         """Mean nats for each kind that occurred in any process."""
