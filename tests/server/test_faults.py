@@ -284,6 +284,24 @@ def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
     assert server.should_exit
 
 
+def test_a_term_waits_for_what_is_still_being_read(nano: Engine) -> None:
+    """A request whose image was being decoded got an internal error, in plain text."""
+    service, held = Service(Settings()), threading.Event()
+    service.ready(nano)
+    server = Server(uvicorn.Config(create_app(service, Log(None))), service)
+
+    async def run() -> None:
+        reading = asyncio.ensure_future(service.on_thread(None, held.wait))
+        await asyncio.sleep(0.05)
+        server.handle_exit(signal.SIGTERM, None)
+        assert (service.phase, server.should_exit) == ("draining", False)
+        held.set()
+        await reading
+
+    asyncio.run(run())
+    assert eventually(lambda: server.should_exit)
+
+
 def test_a_term_while_it_loads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It printed an internal error: the engine that was to stop had not been loaded."""
     monkeypatch.setattr("redraft.server.http.process.run", lambda *_: None)

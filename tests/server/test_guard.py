@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import io
 import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
 import httpx2
 import pytest
+from starlette.requests import Request
 from tests.helpers import Shell
 from tests.server.conftest import ANSWER, USER, Inside, eventually, inside
 
@@ -34,6 +38,13 @@ from redraft.server.http.settings import Settings
 Patch = pytest.MonkeyPatch
 MESSAGES = {"messages": USER}
 PATH = "/v1/chat/completions"
+SCOPE: Any = {
+    "type": "http",
+    "method": "POST",
+    "path": "/",
+    "query_string": b"",
+    "headers": [(b"host", b"localhost")],
+}
 
 
 @pytest.fixture
@@ -333,43 +344,93 @@ def test_a_server_that_loads_is_live_and_not_ready() -> None:
     asyncio.run(asked())
 
 
-def test_bodies_under_way_have_a_bound_together(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(("limits", "addresses"), [((3000, 9000), "abc"), ((9000, 3000), "aaa")], ids=["all", "one"])
+def test_bodies_under_way_have_a_bound_together(
+    monkeypatch: Patch, limits: tuple[int, int], addresses: Sequence[str]
+) -> None:
     """Of each request there is a bound of its own; 1,536 connections may hold as many."""
-    monkeypatch.setattr(middleware, "HELD", 2)
+    for name, most in zip(("BODIES", "BODIES_OF_ONE"), limits, strict=True):
+        monkeypatch.setattr(middleware, name, most)
     monkeypatch.setattr(middleware, "LONG_BODY", 1000)
-    held, sent = asyncio.Event(), list[Any]()
+    held = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await held.wait()
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     async def receive() -> Any:
         return {"type": "http.request", "body": b"a" * 1500}
 
     async def run() -> list[Any]:
-        service = Service(Settings(limits=ServerLimits(body_bytes=2000)))
-        guard = middleware.Middleware(app, service, Log(None))
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/",
-            "query_string": b"",
-            "headers": [(b"host", b"localhost")],
-        }
-        first, second, third = (asyncio.ensure_future(guard({**scope}, receive, send)) for _ in range(3))
-        await asyncio.wait([first, second, third], timeout=0.2)
+        guard = middleware.Middleware(app, Service(Settings(limits=ServerLimits(body_bytes=2000))), Log(None))
+        asked = [asyncio.ensure_future(guard({**SCOPE, "client": (one, 1)}, receive, Mock())) for one in addresses]
+        other = asyncio.ensure_future(guard({**SCOPE, "client": ("d", 1)}, receive, Mock()))
+        await asyncio.wait([*asked, other], timeout=0.2)
         held.set()
-        outcomes = await asyncio.gather(first, second, third, return_exceptions=True)
-        await guard({**scope}, receive, send)  # their room is free again: it is not refused
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert (await asyncio.gather(other, return_exceptions=True) == [None]) is (addresses == "aaa")
+        await guard({**SCOPE, "client": ("a", 1)}, receive, Mock())  # their room is free again: it is not refused
         return outcomes
 
     *others, refusal = asyncio.run(run())
     assert others == [None, None]
     assert isinstance(refusal, ApiError)
     assert (refusal.status, refusal.retry_sec) == (503, 1)
+
+
+def test_a_request_that_the_end_of_the_server_cuts_off_is_refused_in_json() -> None:
+    sent = list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        task = asyncio.ensure_future(middleware.Middleware(app, Service(Settings()), Log(None))(SCOPE, Mock(), send))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await task
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["code"] == "draining"
+
+
+def test_half_of_the_threads_are_the_most_of_one_caller() -> None:
+    async def run() -> None:
+        service, held = Service(Settings(limits=ServerLimits(in_flight=2))), threading.Event()
+        asked = [Request({**SCOPE, "client": (one, 1), "state": {}}, asyncio.Event().wait) for one in "aab"]
+        running = [asyncio.ensure_future(service.on_thread(one, held.wait, in_turn=False)) for one in asked]
+        await asyncio.sleep(0.05)
+        assert service.under_way == 3
+        with pytest.raises(ApiError, match="too many requests are being read"):
+            await service.on_thread(asked[0], held.wait)
+        held.set()
+        assert await asyncio.gather(*running) == [True] * 3
+        assert service.under_way == 0
+
+    asyncio.run(run())
+
+
+def test_a_refused_body_is_let_go_of_at_once(nano: Engine) -> None:
+    """Its error and the calls that it came through were a circle, which held the body until the collector came by."""
+    long = MESSAGES | {"messages": [*USER, {"role": "tom", "content": "a" * 10**6}]}
+    for at in inside(nano, Settings()):
+        httpx2.post(at.url + PATH, json=long)  # what is made once
+        gc.collect()
+        gc.disable()
+        try:
+            assert httpx2.post(at.url + PATH, json=long).status_code == 400
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            kept = [one for one in gc.garbage if isinstance(one, FrameType) and "server" in one.f_code.co_filename]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not kept
 
 
 def test_work_on_a_thread_that_comes_to_the_end_of_an_iterator_fails() -> None:

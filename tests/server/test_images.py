@@ -252,6 +252,8 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
         else:
             self.send_response(404 if self.path == "/none" else 200)
+            if self.path == "/crumbs":
+                self.send_header("transfer-encoding", "chunked")
             self.end_headers()
         try:
             if self.path in ("/slow", "/head"):
@@ -259,6 +261,8 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
                     self.wfile.write(b"x")
                     self.wfile.flush()
                     threading.Event().wait(0.1)
+            for _ in range(1100 if self.path == "/crumbs" else 0):
+                self.wfile.write(b"1\r\nx\r\n")
             self.wfile.write(bytes(10**6) if self.path == "/big" else encoded(drawn(8, 8)))
         except OSError:
             pass  # the reader has gone
@@ -311,7 +315,8 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(
     [
         ("away", "answered a redirect, which is not followed"),
         ("none", "answered 404"),
-        ("big", "too large: send at most 5000 bytes"),
+        ("big", "part is at localhost and too large: send at most 5000 bytes"),
+        ("crumbs", "part is at localhost and comes in too small pieces"),
         ("slow", "has not come from localhost within 1 seconds"),
         ("head", "has not come from localhost within 1 seconds"),
     ],
@@ -332,7 +337,7 @@ def test_the_images_of_one_request_have_their_bytes_together(elsewhere: tuple[st
     fetcher = Fetcher((host,), max_bytes=2 * size - 1, allows=lambda _: True).of_one_request
     assert len(fetcher.fetch(f"http://{host}/a.png", "first")) == size
     assert len(fetcher.fetch(f"http://{host}/a.png", "the same again")) == size
-    beside = f"second at localhost is too large beside the {size} bytes .*: send at most {2 * size - 1} bytes"
+    beside = f"second is at localhost and too large beside the {size} bytes .*: send at most {2 * size - 1} bytes"
     with pytest.raises(RequestError, match=beside):
         fetcher.fetch(f"http://{host}/b.png", "second")
 

@@ -100,7 +100,7 @@ async def props(request: Request) -> Json:
 async def slots(request: Request) -> list[Json]:
     """One for each answer that may be written at a time."""
     service = service_of(request)
-    return [_slot(service, i, service.under_way) for i in range(service.engine.loop.scheduler.max_running)]
+    return [_slot(service, i, service.admission.under_way) for i in range(service.engine.loop.scheduler.max_running)]
 
 
 def _slot(service: Service, i: int, busy: int) -> Json:

@@ -76,11 +76,20 @@ def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception],
             log.write("failure", {"id": state.get("request_id"), "kind": kind_of(error)})
         service.metrics.errors.labels(refusal.code or str(refusal.status)).inc()
         reply = answer(refusal)
+        _forget_frames(error)
         if isinstance(error, HTTPException):
             reply.headers.update(error.headers or {})  # Allow, of 405
         return reply
 
     return answered
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of the calls that an error and its causes came through: they have the body, and are in a circle with the
+    error, so that it would be there until the garbage collector comes by."""
+    while error is not None and error.__traceback__ is not None:  # an error may be its own cause
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _refusal(request: Request, error: Exception) -> ApiError:

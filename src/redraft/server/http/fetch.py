@@ -9,23 +9,36 @@ a redirect may lead there. So the address that was checked is the one that is co
 from __future__ import annotations
 
 import ipaddress
+import math
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import httpx2
 
 from redraft.constraints.compile.limits import PREPARING, UNTIL
-from redraft.errors import RequestError
+from redraft.errors import BusyError, RequestError
 
 TIMEOUT_SEC = 10.0
 MOST_BYTES = 32 * 2**20
 PORTS = {"http": 80, "https": 443}
+AT_ONCE = threading.BoundedSemaphore(16)
+"""Fetches at a time, whoever asks: each may hold MOST_BYTES."""
+LEAST_PIECES, LEAST_BYTES = 1000, 128
+"""Behind so many pieces of an answer, they have so many bytes on average: one byte alone costs as much as many."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted, read once: that takes longer than all else of a fetch."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 def is_public(address: str) -> bool:
@@ -58,14 +71,19 @@ class Fetcher:
 
     def fetch(self, url: str, part: str) -> bytes:
         """What a URL has, on a thread that may wait, but not for longer than its caller. Raises RequestError, which
-        begins with the `part`'s name."""
+        begins with the `part`'s name, and BusyError if others' fetches take all its time."""
         if self.kept is None:
             return self._fetched(url, part)
         if url not in self.kept:
-            until = UNTIL.get()
-            seconds = self.seconds if until is None else min(self.seconds, until - time.monotonic())
+            until = UNTIL.get() or math.inf
             with PREPARING.aside():
-                self.kept[url] = replace(self, seconds=max(0.01, seconds))._fetched(url, part)
+                if not AT_ONCE.acquire(timeout=max(0.0, min(until - time.monotonic(), threading.TIMEOUT_MAX))):
+                    raise BusyError(f"{part} waits behind other images that are fetched; try again soon")
+                try:
+                    seconds = max(0.01, min(self.seconds, until - time.monotonic()))
+                    self.kept[url] = replace(self, seconds=seconds)._fetched(url, part)
+                finally:
+                    AT_ONCE.release()
         return self.kept[url]
 
     def _fetched(self, url: str, part: str) -> bytes:
@@ -84,7 +102,7 @@ class Fetcher:
         alarm.start()
         try:
             with (
-                httpx2.Client(timeout=timeout, follow_redirects=False, trust_env=False) as client,
+                httpx2.Client(timeout=timeout, follow_redirects=False, trust_env=False, verify=_trusted()) as client,
                 client.stream(
                     "GET",
                     where.copy_with(host=address),
@@ -95,12 +113,16 @@ class Fetcher:
                 if answer.status_code != 200:
                     said = "a redirect, which is not followed" if answer.is_redirect else f"{answer.status_code}"
                     raise RequestError(f"{part} is at {host}, which answered {said}; send the image as a data: URL")
-                for piece in answer.iter_raw():
+                for number, piece in enumerate(answer.iter_raw()):
                     data += piece
+                    if number > LEAST_PIECES and len(data) < number * LEAST_BYTES:
+                        raise RequestError(
+                            f"{part} is at {host} and comes in too small pieces; send the image as a data: URL"
+                        )
                     if before + len(data) > self.max_bytes:
                         beside = f" beside the {before} bytes that were fetched before it" if before else ""
                         raise RequestError(
-                            f"{part} at {host} is too large{beside}: send at most {self.max_bytes} bytes"
+                            f"{part} is at {host} and too large{beside}: send at most {self.max_bytes} bytes"
                         )
                 if time.monotonic() - began >= self.seconds:
                     raise httpx2.ReadTimeout("slow")

@@ -10,8 +10,11 @@ from redraft.errors import RequestError
 from redraft.server.http.errors import ApiError
 from redraft.server.limits import BOUNDS
 
+BODIES, BODIES_OF_ONE = 2**29, 2**28
+"""Bytes that the bodies of requests under way have, of all together and of one caller's. Each takes about three times
+its bytes: a body is there as it came, as text and as what the text says."""
 LONG_BODY = 2**16
-"""Bytes from which a body counts among those of which there may be so many."""
+"""Bytes from which a body counts among these."""
 HEAD_BYTES = 64 * 2**10
 """Of a request: its path, its query and its headers."""
 

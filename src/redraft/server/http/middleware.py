@@ -6,8 +6,10 @@ or one that was allowed, and `Host` one of the names the server knows (a page ca
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from random import getrandbits
 from typing import Any
@@ -17,13 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
-from redraft.server.http.limits import HEAD_BYTES, LONG_BODY, head_too_long
+from redraft.server.http.limits import BODIES, BODIES_OF_ONE, HEAD_BYTES, LONG_BODY, head_too_long
 from redraft.server.http.log import Log
-from redraft.server.http.service import Service
+from redraft.server.http.service import Service, caller_of, stopping
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
-HELD = 64
-"""The bodies of all requests under way are no larger together than so many of the largest; short ones always pass."""
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -45,7 +45,7 @@ class Middleware:
 
     def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
         self.app, self.service, self.log = app, service, log
-        self._held = 0  # bytes of the bodies of all requests under way
+        self._held = Counter[object]()  # bytes of the bodies of all requests under way, of each caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -65,9 +65,13 @@ class Middleware:
                 self.service.metrics.errors.labels(refused.code or str(refused.status)).inc()
                 await answer(refused)(scope, receive, seen.send)
             else:
+                seen.caller = caller_of(scope)
                 await self.app(inner, self._bounded(receive, seen), seen.send)
+        except asyncio.CancelledError:  # the server's end, for which it has waited as long as it may
+            if not seen.status:
+                await answer(stopping())(scope, receive, seen.send)
         finally:
-            self._held -= seen.read
+            self._held -= Counter({seen.caller: seen.read})  # who has none left is forgotten
             self._account(scope, inner.get("route"), seen)
 
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
@@ -112,10 +116,12 @@ class Middleware:
             message = await receive()
             if message["type"] == "http.request":
                 size = len(message.get("body", b""))
-                seen.read, self._held = seen.read + size, self._held + size
+                seen.read += size
+                self._held[seen.caller] += size
                 if seen.read > limit:
                     raise _too_large(limit)
-                if self._held > HELD * limit and seen.read > LONG_BODY:
+                full = self._held.total() > BODIES or self._held[seen.caller] > BODIES_OF_ONE
+                if full and seen.read > LONG_BODY:
                     said = "too many large bodies are under way; try again soon"
                     raise ApiError(503, said, code="queue_full", retry_sec=1)
             elif message["type"] == "http.disconnect" and not seen.done:
@@ -151,6 +157,7 @@ class _Seen:
     def __init__(self, send: Send, id_: str) -> None:
         self._send, self.id = send, id_
         self.began, self.status, self.done = time.monotonic(), 0, False
+        self.caller: object = None
         self.read = 0  # bytes of its body
         self.notes: MutableMapping[str, Any] = {}
 

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from redraft.constraints.compile.limits import CALLER, DEFAULT_LIMITS, GONE, PREPARING, UNTIL, time_limit
 from redraft.engine.scope import CancelScope, Observer
@@ -49,7 +51,7 @@ class Service:
         self._engine: Engine | None = None
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
         self._beginner = ThreadPoolExecutor(1, "beginner")
-        self._working = 0
+        self._working = Counter[object]()  # requests on threads, of each caller
 
     async def on_thread(
         self,
@@ -61,8 +63,9 @@ class Service:
     ) -> T:
         """What some work of a request's own returns: its template, tokens and constraint, `in_turn` among the callers'.
         An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
-        for a turn or compiles ends. Raises ApiError if too much is under way."""
-        if self._working >= 2 * self.settings.limits.in_flight:
+        for a turn or compiles ends. Raises ApiError if too much is under way, or half of that of this caller's."""
+        most, whose = self.settings.limits.in_flight, None if request is None else caller_of(request.scope)
+        if self._working.total() >= 2 * most or self._working[whose] >= most:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, left = copy_context(), threading.Event()
         context.run(self.name_caller, request)
@@ -82,15 +85,15 @@ class Service:
             begin = partial(self._threads.submit, context.run, timed)
             return await asyncio.wrap_future(await asyncio.get_running_loop().run_in_executor(self._beginner, begin))
 
-        self._working += 1
+        self._working[whose] += 1
         try:
             return await (begun() if request is None else unless_gone(request, begun(), leave))
         finally:
-            self._working -= 1
+            self._working -= Counter([whose])  # who has none left is forgotten
 
     def name_caller(self, request: Request | None) -> None:
         """Say in this context whose work it is, and until when they wait: callers take turns in some of it."""
-        CALLER.set(_caller(request))
+        CALLER.set(None if request is None else caller_of(request.scope))
         UNTIL.set(time.monotonic() + self.settings.limits.request_sec)
 
     def ready(self, engine: Engine) -> None:
@@ -125,8 +128,8 @@ class Service:
 
     @property
     def under_way(self) -> int:
-        """Answers on their way."""
-        return self.admission.under_way
+        """Answers on their way, and requests that are still being read."""
+        return self.admission.under_way + self._working.total()
 
     def enter(self, answers: int, request: Request | None) -> ExitStack:
         """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
@@ -147,12 +150,11 @@ class Service:
             raise ApiError(404, message, param="model", code="model_not_found")
 
 
-def _caller(request: Request | None) -> object:
-    """Whose work it is: a key's, or an address's."""
-    if request is None:
-        return None
-    key = _key(request)
-    return (request.client.host if request.client else "") if key is None else key
+def caller_of(scope: Scope) -> object:
+    """Whose request it is: a key's, or without keys an address's."""
+    client = scope.get("client")
+    number: int | None = scope["state"].get("key")
+    return (client[0] if client else "") if number is None else number
 
 
 def _size(request: Request | None) -> int:
