@@ -129,7 +129,7 @@ def bomb() -> bytes:
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "truncated": (lambda: encoded(drawn(80, 80))[:2000], "is damaged or cut short"),
     "animated": (animated, "is an animation; send a single frame"),
-    "bomb": (bomb, "is too large"),
+    "bomb": (bomb, "has over 89478485 pixels; make it smaller"),
     "a pdf": (lambda: b"%PDF-1.7 and so on", "is no PNG, JPEG, WebP or GIF image"),
     "nothing": (lambda: b"", "is empty"),
 }

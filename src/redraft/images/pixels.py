@@ -21,16 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig
-from redraft.images.parts import (
-    HEAVY,
-    MOST_EXIF,
-    MOST_PARTS,
-    MOST_SCANNED,
-    png_bytes,
-    scans,
-    too_many_parts,
-    webp_size,
-)
+from redraft.images.parts import MOST_EXIF, MOST_SCANNED, RESTARTED, complaint, png_bytes, scans, webp_size
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 Given = str | Path | bytes | Image.Image
@@ -40,8 +31,8 @@ Given = str | Path | bytes | Image.Image
 @dataclass(frozen=True)
 class ImageLimits:
     """Limits of one image. `num_pixels` counts the image as sent; the default is Pillow's own limit. `webp_pixels` are
-    fewer: while Pillow decodes such a file, no other thread runs. `num_scanned` are pixels times scans of a JPEG, of
-    which one scan is always allowed. `gif_bytes` are fewer: Pillow makes objects of a GIF's blocks, of a byte each."""
+    fewer: Pillow holds three copies of such a picture. `num_scanned` are pixels times scans of a JPEG, of which one
+    scan is always allowed. `gif_bytes` are fewer: Pillow makes objects of a GIF's blocks, of a byte each."""
 
     num_bytes: int = 32 * 2**20
     gif_bytes: int = 2**23
@@ -130,8 +121,8 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
     data = given if isinstance(given, bytes) else _read_file(given, part, limits)
     if len(data) > limits.num_bytes:
         raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
-    if too_many_parts(data):
-        raise RequestError(f"{part} is a file of over {MOST_PARTS} parts (heavy ones count {HEAVY}); save it again")
+    if said := complaint(data):
+        raise RequestError(f"{part} {said}")
     if data.startswith(b"GIF8") and len(data) > limits.gif_bytes:
         raise RequestError(f"{part} is a GIF of {len(data)} bytes; at most {limits.gif_bytes}, so save it as PNG")
     width, height = webp_size(data)
@@ -139,13 +130,19 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
         raise RequestError(f"{part} is a WebP image of {width}x{height}; at most {most} pixels, so make it smaller")
     try:
         image = Image.open(BytesIO(data), formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError) as error:
-        raise RequestError(f"{part} is too large ({error}); make it smaller") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        most = min(limits.num_pixels, Image.MAX_IMAGE_PIXELS or limits.num_pixels)
+        raise RequestError(f"{part} has over {most} pixels; make it smaller") from None
+    except MemoryError as error:
+        raise RequestError(f"{part} is too large ({_reason(error)}); make it smaller") from None
     except Exception as error:  # a parser of untrusted bytes can raise anything
         raise RequestError(_unreadable(part, data, error)) from None
     with image:
         if scans(data) > (most := max(1, limits.num_scanned // max(1, image.width * image.height))):
-            raise RequestError(f"{part} is a JPEG of {scans(data)} scans; at most {most} of its size, so save it again")
+            raise RequestError(
+                f"{part} is a JPEG of {scans(data)} scans; at most {most} of its size (one with many restarts counts "
+                f"{RESTARTED}), so save it again"
+            )
         if image.width * image.height <= limits.num_pixels and png_bytes(data) > (most := 4 * limits.num_pixels):
             raise RequestError(
                 f"{part} is a PNG of {png_bytes(data)} bytes unpacked; at most {most}, so take fewer bits"
@@ -225,9 +222,12 @@ def _upright(image: Image.Image, part: str) -> Image.Image:
     """An image as its Exif says that it is held. Pillow's own way writes all of the Exif anew, tag by tag."""
     image.load()  # a PNG's Exif may stand behind the picture
     for name in ("exif", "Raw profile type exif"):
-        if len(image.info.get(name) or "") > 2 * MOST_EXIF:  # the second is in hexadecimal digits
-            raise RequestError(f"{part} has over {2 * MOST_EXIF} bytes of Exif; save it without")
-    turn = _TURNS.get(image.getexif().get(0x0112, 1))
+        if len(image.info.get(name) or "") > MOST_EXIF:  # the second is in hexadecimal digits
+            raise RequestError(f"{part} has over {MOST_EXIF} bytes of Exif; save it without")
+    try:
+        turn = _TURNS.get(image.getexif().get(0x0112, 1))
+    except Exception:  # Exif that cannot be read says nothing; the picture is whole
+        turn = None
     return image if turn is None else image.transpose(turn)
 
 
@@ -255,9 +255,10 @@ def _unreadable(part: str, data: bytes, error: Exception) -> str:
     """The error message for bytes that cannot be opened."""
     if not data:
         return f"{part} is empty; send a PNG, JPEG, WebP or GIF image"
-    if isinstance(error, UnidentifiedImageError):
+    if not data.startswith((b"\x89PNG", b"\xff\xd8", b"GIF8")) and data[8:12] != b"WEBP":
         return f"{part} is no PNG, JPEG, WebP or GIF image (it begins with {data[:8]!r}); convert it to one of these"
-    return f"{part} is damaged or cut short ({_reason(error)}); send the whole file or save the image again"
+    reason = "its header is no valid one" if isinstance(error, UnidentifiedImageError) else _reason(error)
+    return f"{part} is damaged or cut short ({reason}); send the whole file or save the image again"
 
 
 def _reason(error: Exception) -> str:
