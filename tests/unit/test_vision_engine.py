@@ -234,6 +234,7 @@ IMAGE = {"type": "image", "image": encoded(drawn(8, 8))}
         ([turn("user", {"type": "image"})], r"messages\[0\]\.content\[0\] has an image of type NoneType"),
         ([turn("user", {"type": "image", "image": 7})], r"has an image of type int; pass a path, bytes or a Pillow"),
         ([turn("user", {"type": "image", "image": b"%PDF-1.7"})], r"content\[0\] is no PNG, JPEG, WebP or GIF image"),
+        ([turn("system", IMAGE)], "in a turn of the system or developer; the model reads images in the user's"),
         ([turn("user", {"type": "image", "image": "no-such.png"})], r"'no-such.png', which cannot be read"),
         ([turn("user", {"type": "image_url", "image_url": {"url": "http://a/b.png"}})], "nothing is fetched"),
         ([turn("user", {"type": "image_url", "image_url": "file:///etc/passwd"})], "nothing is fetched"),

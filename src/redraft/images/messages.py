@@ -49,10 +49,11 @@ def split_images(messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mappin
             kind = part.get("type") if isinstance(part, Mapping) else None
             if kind in ("image", "image_url"):
                 name = str(part.get("part") or f"messages[{i}].content[{j}]")
-                if message.get("role") != "user":
+                if (role := message.get("role")) != "user":
+                    whose = "system or developer" if role == "system" else role  # one turn to the template
                     raise RequestError(
-                        f"{name} is an image in a turn of the {message.get('role')}; the model reads images in the "
-                        "user's turns alone, so put it there"
+                        f"{name} is an image in a turn of the {whose}; the model reads images in the user's turns "
+                        "alone, so put it there"
                     )
                 found.append(GivenImage(name, image_of(part, name)))
                 part = {"type": "image"}
