@@ -280,6 +280,17 @@ def test_a_text_that_spells_the_image_token_makes_no_place(engine: Engine) -> No
     ]
 
 
+def test_a_prompt_without_images_has_no_place_for_one(engine: Engine) -> None:
+    placeholder = vision_of(engine).config.placeholder
+    for request in (
+        Request([turn("user", {"type": "text", "text": "a<|image|>"})], SMALL, parse_special=True),
+        Request("a<|image|>b", SMALL),
+        Request([2, placeholder, 12], SMALL),
+    ):
+        with pytest.raises(RequestError, match="the prompt has 1 places for images and 0 images were given"):
+            engine.resolve(request)
+
+
 def test_a_text_model_refuses_images_by_name() -> None:
     with pytest.raises(RequestError, match=r"content\[0\] is an image, and this checkpoint reads text alone"):
         redraft.load("nano").chat_prompt([turn("user", IMAGE)])

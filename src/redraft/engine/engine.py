@@ -119,6 +119,8 @@ class Core:
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
         with input_errors():
             prompt, language = self._prompt(request), self._language(request)
+            if self.vision is not None:
+                self.vision.check(prompt)
             found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
         return found if request.check is None else replace(found, check=request.check)
 

@@ -102,6 +102,15 @@ class Vision:
         images = zip(runs, pictures, strict=True)
         return Prompt(tuple(placed), tuple(PlacedImage(run, picture, self.encode) for run, picture in images))
 
+    def check(self, prompt: Prompt) -> None:
+        """Raises RequestError for a prompt without images that has an image's token: nothing would be in its place."""
+        try:
+            placeholder = self.config.placeholder
+        except ConfigError:
+            return  # a tower that is not supported does not prevent text
+        if not prompt.images and placeholder in prompt.tokens:
+            place_images(prompt.tokens, (), self.config)
+
     def _decode(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
         """An image for the tower, and its pixels as it was sent. Callers take turns, image by image."""
         kept, key = DECODED.get(), blake2b(one.image).digest() if isinstance(one.image, bytes) else None
