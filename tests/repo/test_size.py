@@ -9,20 +9,20 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_400, TESTS: 31_150}
+WHOLE_WALLS = {SOURCE: 45_500, TESTS: 31_350}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 10_460,
-    "images": 790,
+    "images": 815,
     "model/gpu": 1_935,
     "weights": 3_470,
     "constraints": 6_345,
     "tasks": 2_580,
     "tune": 3_025,
     "measure": 2_800,
-    "server": 6_000,
+    "server": 6_035,
     "operations": 2_090,
     "trace": 615,
     "distributed": 600,
