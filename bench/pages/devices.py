@@ -86,7 +86,8 @@ On a card not seen before a load compares each kernel with plain torch at the ch
 [Decision 8](decisions/0008-who-decides-on-a-gpu.md) says why the host decides and not the GPU.
 
 These paths are tested on a simulated CUDA device (`tests/pretend.py`), which computes true numbers on the CPU. It fails
-where tensors of both devices meet, counts the host's waits, and records and replays graphs.
+where tensors of both devices meet, counts the host's waits, and records and replays graphs. An engine with its thread,
+training but for its backward pass, and the tests that need a GPU run there, too.
 
 ## A constraint on a GPU
 
