@@ -88,6 +88,7 @@ TABLE = (
     Take("kills", 20, "python bench/kills.py --count 50000"),
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
+    Take("launches", 1, "python bench/launches.py"),
     Take("kernels-compiled", 20, "python bench/compiled.py --layers 6"),
     Take("matmul-peak", 1, "python bench/matmul_peak.py"),
     Take(

@@ -47,6 +47,15 @@ A cell is empty where the weights do not fit on the card, or the card cannot com
 
 """
 
+LAUNCHED = """
+Computed (record `launches`): the least time of a step by this program's launches, in milliseconds, and how many times
+the floor that is; one canvas, then eight. Each launch has the card's full rate, and two microseconds lie between two of
+them (assumed). The floor lets one launch read weights while another multiplies. Here one follows the other: of eight
+canvases the experts' products wait for memory, all others for the matrix units. So eight canvases cannot come as near
+to the floor as one, and a step in few bits is short enough for its launches to count.
+
+"""
+
 TAIL = """
 ## Experts on the host
 
@@ -66,7 +75,8 @@ One model on several GPUs is not supported. Start one server on each GPU instead
 
 On a GPU a layer is fifteen launches, however many sequences its rows belong to (`src/redraft/model/gpu/layer.py`).
 A whole step of the 26B model takes fewer than 600 launches for one canvas and fewer than 800 for eight; images
-included. `tests/unit/test_launches.py` counts them. Their time is not measured. What the compiler makes of
+included. `tests/unit/test_launches.py` counts them. Their time is not measured, but for a bound from below
+(`bench/launches.py`). What the compiler makes of
 each kernel, with its registers, shared memory and matrix units, is in the record
 [kernels-compiled](../bench/records/kernels-compiled.json).
 
@@ -162,7 +172,8 @@ def page(root: Path) -> str:
     measured = list(_measured(records))
     plans = read_record(root / "bench" / "records" / "plans-nano-sudoku.json")
     parts = [HEAD, *([] if measured else [UNMEASURED]), "## What fits\n\n", *_memory(config), *_floors(config)]
-    return "".join([*parts, *measured, *_plans(config), *_processor(plans), TAIL])
+    launches = read_record(root / "bench" / "records" / "launches.json")
+    return "".join([*parts, *_launched(config, launches), *measured, *_plans(config), *_processor(plans), TAIL])
 
 
 def _processor(record: Record) -> Iterator[str]:
@@ -229,6 +240,20 @@ def _floor(config: ModelConfig, card: Card, plan: PackingPlan | None, packed: Fo
     work = partial(step_work, config, torch.bfloat16, packed, prefix=USUAL)
     steps = work(canvases=1, touched=TOUCHED / config.num_experts), work(canvases=1), work(canvases=8)
     return " / ".join(f"{1e3 * step.seconds(card, plan):.1f}" for step in steps)
+
+
+def _launched(config: ModelConfig, record: Record) -> Iterator[str]:
+    """A row for each card, a column for each plan."""
+    found = {(row["card"], row["plan"], row["canvases"]): row for row in record.figures["rows"]}
+    plans = _plans_of(config)
+    yield LAUNCHED
+    yield f"| card | {' | '.join(name for name, _, _ in plans)} |\n{'|---' * (len(plans) + 1)}|\n"
+    for card in CARDS:
+        cells = []
+        for name, plan, packed in plans:
+            rows = [found[card.name, name, count] for count in (1, 8)] if _floor(config, card, plan, packed) else []
+            cells.append("; ".join(f"{row['least_ms']:.1f}, {row['least_ms'] / row['floor_ms']:.2f}" for row in rows))
+        yield f"| {card.name} | {' | '.join(cells)} |\n"
 
 
 def _measured(records: list[Record]) -> Iterator[str]:
