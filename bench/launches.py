@@ -85,12 +85,22 @@ class Launches(TorchDispatchMode):
             self.note(name, tensors[name in LOOKED_UP :], flops_of(name, tensors))
         return out
 
-    def note(self, name: str, tensors: Sequence[Tensor], flops: int = 0, stored: int = 0, read: float = 1.0) -> None:
-        """A launch on tensors, each counted once. It reads `stored` bytes beside them, and a share of the weights."""
+    def note(
+        self,
+        name: str,
+        tensors: Sequence[Tensor],
+        flops: int = 0,
+        *,
+        stored: int = 0,
+        read: float = 1.0,
+        codes: Tensor | None = None,
+    ) -> None:
+        """A launch on tensors, each counted once. It reads `stored` bytes beside them, and a share of the weights.
+        `codes` are those of a matrix."""
         sizes = {(place_of(one), one.shape): one.numel() * one.element_size() for one in tensors}
         kept = sum(size for (place, _), size in sizes.items() if place in self.weights)
         passing = sum(size for size in sizes.values()) - kept
-        eight = any(one.dtype == torch.float8_e4m3fn for one in tensors)
+        eight = codes is not None and codes.dtype == torch.float8_e4m3fn
         self.found.append(Launch(name, int(read * kept) + stored, passing if passing > CACHED else 0, flops, eight))
 
     def kernel(self, function: Any, *args: Any, **constants: Any) -> None:
@@ -99,15 +109,17 @@ class Launches(TorchDispatchMode):
         product = 2 * tensors[-1].shape[0] * constants.get("INNER", 0) * constants.get("OUTER", 0)
         match name:
             case "_gate_up" | "_down":
-                self.note(name, tensors, product * (2 if name == "_gate_up" else 1), read=self.touched)
+                self.note(
+                    name, tensors, product * (2 if name == "_gate_up" else 1), read=self.touched, codes=tensors[6]
+                )
             case "_dense":
-                self.note(name, tensors, product)
+                self.note(name, tensors, product, codes=tensors[2])
             case "_attend":
                 layer = next(one for one in self.config.layers if one.head_dim == constants["DIM"])
                 seen = self.prefix if layer.window is None else min(self.prefix, layer.window - 1)
                 seen += self.config.canvas_length
                 row = 2 * layer.num_kv_heads * layer.head_dim * tensors[0].element_size()
-                self.note(name, tensors[:2], 4 * tensors[0].numel() * seen, self.canvases * row * seen)
+                self.note(name, tensors[:2], 4 * tensors[0].numel() * seen, stored=self.canvases * row * seen)
             case _:
                 self.note(name, tensors)
 
@@ -118,7 +130,8 @@ class Launches(TorchDispatchMode):
         out = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
         codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
         self.note("_round", [x, codes])
-        self.note("scaled_mm", [codes, weight.codes, weight.scale, out], 2 * x.numel() * weight.shape[0])
+        flops = 2 * x.numel() * weight.shape[0]
+        self.note("scaled_mm", [codes, weight.codes, weight.scale, out], flops, codes=codes)
         return out
 
 
