@@ -52,8 +52,9 @@ Computed (record `launches`): the least time of a step by this program's launche
 the floor that is; one canvas, then eight. Each launch has the card's full rate, and two microseconds lie between two of
 them (assumed). The floor lets one launch read weights while another multiplies. Here one follows the other: of eight
 canvases the experts' products wait for memory, all others for the matrix units. So eight canvases cannot come as near
-to the floor as one, and a step in few bits is short enough for its launches to count. A packed table (`-e8`) is unpacked
-in each step: it saves memory and costs time. [Decision 14](decisions/0014-launches-and-floors.md) says what follows.
+to the floor as one, and a step in few bits is short enough for its launches to count. A packed table (`-e8`) is
+unpacked in each step: it saves memory and costs time. [Decision 14](decisions/0014-launches-and-floors.md) says what
+follows.
 
 """
 

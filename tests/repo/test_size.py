@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_500, TESTS: 31_350}
+WHOLE_WALLS = {SOURCE: 45_550, TESTS: 31_430}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 3_025,
     "measure": 2_800,
-    "server": 6_035,
+    "server": 6_080,
     "operations": 2_090,
     "trace": 615,
     "distributed": 600,

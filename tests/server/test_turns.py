@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
 from tests.helpers import beside, holding
 from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, eventually
@@ -279,3 +280,54 @@ def test_who_has_left_does_not_wait_for_what_another_compiles(later: float) -> N
         finally:
             over.set()
     assert time.monotonic() - began < 4
+
+
+def test_a_caller_has_no_more_than_its_share_of_the_places() -> None:
+    """64 slow images of one client kept another's waiting for 39 seconds."""
+    turns, over = Turns(places=3, share=2), threading.Event()
+
+    def slow(number: int) -> None:
+        with holding(limits.CALLER, "one"), turns.turn(str(number)):
+            over.wait()
+
+    with beside(*(partial(slow, number) for number in range(5))):
+        assert eventually(lambda: (len(turns._turns), len(turns._now)) == (5, 2))
+        try:
+            with holding(limits.CALLER, "other"), holding(UNTIL, time.monotonic() + 5), turns.turn("fast"):
+                assert len(turns._now) == 3
+        finally:
+            over.set()
+    assert not turns._turns
+    assert not turns._now
+
+
+def test_who_has_left_fetches_nothing() -> None:
+    gone = threading.Event()
+    gone.set()
+    fetcher = Fetcher(("images.example",), allows=lambda _: pytest.fail("it was asked for")).of_one_request
+    with holding(limits.GONE, gone), pytest.raises(DeadlineError):
+        fetcher.fetch("http://images.example/", "part")
+
+
+def test_what_the_end_of_a_server_abandons_ends() -> None:
+    """Threads that went on decoding for clients who had their 503 kept the process for minutes."""
+    service, held = Service(Settings()), threading.Event()
+
+    def hold(name: str) -> None:
+        with TURNS.turn(name):
+            held.wait()
+
+    async def run() -> None:
+        request = Request({"type": "http", "headers": [], "state": {}}, asyncio.Event().wait)
+        reading = asyncio.ensure_future(service.on_thread(request, hold, "abandoned", in_turn=False, gone=left.set))
+        await asyncio.to_thread(eventually, lambda: len(TURNS._turns) == 2)
+        service.abandon()
+        held.set()
+        with pytest.raises(DeadlineError):
+            await reading
+
+    left = threading.Event()
+    with beside(partial(hold, "holds")):
+        assert eventually(lambda: len(TURNS._now) == 1)
+        asyncio.run(run())
+    assert left.is_set()

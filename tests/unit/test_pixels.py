@@ -204,6 +204,17 @@ def test_a_jpeg_is_read_up_to_its_end() -> None:
     assert scans(encoded(image, "MPO", save_all=True, append_images=[image] * 3)) == 1
 
 
+def test_a_scan_has_no_long_fill_and_a_segment_may() -> None:
+    """libjpeg reads a unit anew with every block of a file that Pillow feeds it: 25 MB of fill took five seconds."""
+    whole = encoded(drawn(8, 8), "JPEG")
+    maker_note = segment(0xFFED, b"\xff" * 1000)
+    assert load_rgb(whole[:2] + maker_note + whole[2:]).size == (8, 8)
+    scan = whole.index(b"\xff\xda") + 20
+    assert load_rgb(whole[:-2] + b"\xff" * 200 + whole[-2:]).size == (8, 8)
+    with pytest.raises(RequestError, match="10000 parts"):
+        load_rgb(whole[:scan] + b"\xff" * 300 + b"\0" + whole[scan:])
+
+
 def test_scans_with_many_restarts_count_more() -> None:
     """Behind each restart a unit is read from nothing: 8 MB of eleven scans took twelve seconds."""
     assert [

@@ -23,7 +23,7 @@ from redraft.constraints.compile.limits import PREPARING, Turns
 from redraft.errors import ConfigError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
-from redraft.images.parts import scans
+from redraft.images.parts import png_bytes, scans
 from redraft.images.pixels import LIMITS, ImageLimits, Picture, load_rgb, prepare
 from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
@@ -112,7 +112,7 @@ class Vision:
             place_images(prompt.tokens, (), self.config)
 
     def _decode(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
-        """An image for the tower, and its pixels as it was sent. Callers take turns, image by image."""
+        """An image for the tower, and its pixels as it was sent, one of many bits as several. Callers take turns."""
         kept, key = DECODED.get(), blake2b(one.image).digest() if isinstance(one.image, bytes) else None
         if kept is None or key is None:
             return self._decoded(one, limits)
@@ -125,7 +125,8 @@ class Vision:
     def _decoded(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
         with self._decoding.turn(secrets.token_hex(), counted=False):
             image = load_rgb(one.image, part=one.part, limits=limits)
-            return prepare(image, self.config, part=one.part), image.width * image.height
+            unpacked = png_bytes(one.image) if isinstance(one.image, bytes) else 0
+            return prepare(image, self.config, part=one.part), max(image.width * image.height, unpacked // 4)
 
     @torch.inference_mode()
     def encode(self, picture: Picture) -> Float[Tensor, "tokens hidden"]:

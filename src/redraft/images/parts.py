@@ -16,8 +16,9 @@ from PIL.JpegImagePlugin import MARKER
 MOST_PARTS, HEAVY = 10_000, 100
 """Segments of a JPEG up to its picture's end, or chunks of a PNG; and as how many of them a heavy one counts."""
 MANY = f"is a file of over {MOST_PARTS} parts (heavy ones count {HEAVY}); save it again"
-MOST_EXIF, FILL = 2**18, b"\xff" * 2**16
-"""Bytes of Exif, of which a JPEG's segment has at most 64 KiB; and a run of fill that no JPEG needs."""
+MOST_EXIF, FILL = 2**18, b"\xff" * 2**8
+"""Bytes of Exif, of which a JPEG's segment has at most 64 KiB; and a run of fill that no scan needs: before each byte
+of a unit (MCU) it would be read anew with every block."""
 MOST_SCANNED, RESTARTED = 10**9, 12
 """Pixels times scans of a JPEG, which took at most 2.8 seconds; and as how many scans one behind the first counts that
 restarts within 16 units. Ordinary files have one scan, or about ten."""
@@ -67,7 +68,7 @@ _FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xDE})
 def _walk_jpeg(data: bytes) -> tuple[str, int]:
     """What is wrong with a JPEG's segments, and its scans, up to the end of its picture, as Pillow and libjpeg find
     them. Bytes between segments count one each in front of the first scan."""
-    at, found, exif, frames, scans, weight, stop = 2, 0, 0, 0, 0, 1, len(data)
+    at, found, exif, frames, scans, weight, first, stop = 2, 0, 0, 0, 0, 1, len(data), len(data)
     while found <= MOST_PARTS and (mark := _MARK.search(data, at)):
         kind, end = data[mark.end() - 1], mark.end()
         if 0xC9 <= kind <= 0xCF:
@@ -82,14 +83,14 @@ def _walk_jpeg(data: bytes) -> tuple[str, int]:
         if kind == 0xDD:
             weight = RESTARTED if 0 < int.from_bytes(data[end + 2 : end + 4], "big") < 16 else 1
         if kind == 0xDA:
-            scans += weight if scans else 1
+            scans, first = scans + (weight if scans else 1), min(first, end)
         frames, at = frames + (kind in _FRAMES), end + length
     if exif > MOST_EXIF:
         return f"has over {MOST_EXIF} bytes of Exif; save it without", scans
     if frames > 1:
         return f"is a JPEG of {frames} frames (SOF); save it again", scans
     found += 0 if scans else max(0, len(data) - at)
-    return MANY if found > MOST_PARTS or data.find(FILL, 0, stop) >= 0 else "", scans
+    return MANY if found > MOST_PARTS or data.find(FILL, first, stop) >= 0 else "", scans
 
 
 def _walk_png(data: bytes) -> str:

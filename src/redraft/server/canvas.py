@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
@@ -95,8 +95,7 @@ def _prepare(service: Service, body: CanvasBody) -> Work:
     builder = RequestBuilder(service, body)
     engine, options = builder.engine, builder.options(max_tokens=None, keeps_canvas=bool(body.pins or body.given))
     width = canvas_width(options, engine.config)
-    pins = tuple(pair for held in body.pins or () for pair in held.pairs(engine, width, "pins"))
-    begun = tuple(pair for held in body.given or () for pair in held.pairs(engine, width, "given"))
+    pins, begun = (_pairs(engine, width, body, field) for field in ("pins", "given"))
     if pins or begun:
         options = replace(options, seed_canvas=SeedCanvas(pins, begun))
     if body.messages is not None:
@@ -106,6 +105,23 @@ def _prepare(service: Service, body: CanvasBody) -> Work:
     constraint = structured(body.structured_outputs)
     requests = builder.requests([prompt], options, 1, constraint)
     return Work(body, requests, len(prompt.tokens), TextForm(engine.text), drafts=bool(body.stream))
+
+
+def _pairs(
+    engine: Engine, width: int, body: CanvasBody, field: Literal["pins", "given"]
+) -> tuple[tuple[int, int], ...]:
+    """(position, token id) of all places of a field. Raises ApiError for many more than there are positions."""
+    found: list[tuple[int, int]] = []
+    for place in getattr(body, field) or ():
+        found += place.pairs(engine, width, field)
+        if len(found) > MOST_TIMES * width:
+            said = f"{field} has over {MOST_TIMES * width} tokens, and the canvas {width} positions; send each once"
+            raise ApiError(400, said, param=field)
+    return tuple(found)
+
+
+MOST_TIMES = 4
+"""How often the places of a canvas may be given each, on average."""
 
 
 async def _frames(exchange: Exchange) -> Chunks:

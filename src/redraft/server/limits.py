@@ -54,6 +54,7 @@ BOUNDS: Mapping[str, Bound] = {
     "image_body": Bound("bytes", 0, 32 * 2**20, "a body, where the model reads images"),
     "row": Bound("bytes", 0, 16 * 2**20, "a row of a batch"),
     "depth": Bound("levels", 0, 64, "lists and objects in each other, in a body"),
+    "bare": Bound("bytes", 0, 5 * 2**19, "what of a body is outside of its strings, such as numbers"),
     "objects": _entries(20_000, "lists and objects of a body, all together"),
     "fields": _entries(100, "fields of one object"),
     "text": _characters(4 * 2**20, "any text"),
@@ -138,28 +139,39 @@ def short(value: Any) -> Any:
 
 def read_json(data: bytes) -> Any:
     """The value of a JSON text. Raises ValueError for what is no JSON, nests too deep, has a number too long, or more
-    lists and objects than can be checked while others wait."""
-    (deep, count), most = _shape(data), int(BOUNDS["depth"].most)
+    lists, objects and numbers than can be read while others wait: nothing else runs meanwhile."""
+    (deep, count, bare), most = _shape(data), int(BOUNDS["depth"].most)
     if deep > most:
         raise ValueError(f"it nests {deep} levels deep; at most {most}")
     if count > BOUNDS["objects"].most:
         raise ValueError(f"it has {count} lists and objects; at most {int(BOUNDS['objects'].most)}")
+    if bare > BOUNDS["bare"].most:
+        raise ValueError(f"it has {bare} bytes outside of strings; at most {int(BOUNDS['bare'].most)}")
     return json.loads(data)
 
 
-def _shape(data: bytes) -> tuple[int, int]:
-    """Levels of lists and objects, and how many there are, counted without recursion; few are not counted. What is
-    within strings does not count. Raises ValueError for what is not in the encoding that its first bytes say."""
+def _shape(data: bytes) -> tuple[int, int, int]:
+    """Levels of lists and objects, how many there are, and bytes that are in no string, counted without recursion and
+    in pieces; few are not counted. What is within strings does not count. Raises ValueError for what is not in the
+    encoding that its first bytes say."""
     if (encoding := json.detect_encoding(data)) not in ("utf-8", "utf-8-sig"):
         data = data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
-    if data.count(b"[") + data.count(b"{") <= BOUNDS["depth"].most:
-        return 0, 0  # it cannot be deeper
-    bare = data.replace(rb"\\", b"").replace(rb"\"", b"")  # every quote left begins or ends a string
-    marks = np.frombuffer(bare.translate(None, delete=NO_MARKS), np.uint8)
-    within_text = np.cumsum(marks == ord('"'), dtype=np.int32) % 2 == 1
-    steps = np.where((marks == ord("[")) | (marks == ord("{")), np.int32(1), np.int32(-1))
-    steps[within_text | (marks == ord('"'))] = 0
-    return int(steps.cumsum().max(initial=0)), int((steps == 1).sum())
+    if data.count(b"[") + data.count(b"{") <= BOUNDS["depth"].most and data.count(b",") <= FEW:
+        return 0, 0, 0  # it cannot be deeper
+    text = data.replace(rb"\\", b"").replace(rb"\"", b"")  # every quote left begins or ends a string
+    within, level, deep, count, bare = False, 0, 0, 0, 0
+    for at in range(0, len(text), PIECE):
+        piece = np.frombuffer(text, np.uint8, min(PIECE, len(text) - at), at)
+        quotes = piece == ord('"')
+        outside = ~(np.logical_xor.accumulate(quotes) ^ within)
+        opened = outside & ((piece == ord("[")) | (piece == ord("{")))
+        closed = outside & ((piece == ord("]")) | (piece == ord("}")))
+        levels = level + (opened.astype(np.int8) - closed.astype(np.int8)).cumsum(dtype=np.int32)
+        deep, level = max(deep, int(levels.max())), int(levels[-1])
+        count, bare = count + int(opened.sum()), bare + int(outside.sum())
+        within ^= bool(quotes.sum() % 2)
+    return deep, count, bare
 
 
-NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
+PIECE, FEW = 2**20, 10_000
+"""Bytes that are looked at at a time; and commas, of which there is one behind each number but the last."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -86,10 +86,16 @@ class Turns:
     """Constraints that are being compiled: one at a time here, and one at a time in a process of its own. The next is
     one of the caller's that has had least. `most` is how many a caller may have. What waits here within a turn of those
     `around` steps aside there, and its clock stands still. With `places`, that many are worked on at a time, and
-    any number may be aside, since they only wait for something else."""
+    any number may be aside, since they only wait for something else; a caller has at most `share` places."""
 
-    def __init__(self, most: int = MOST_PER_CALLER, around: Turns | None = None, places: int | None = None) -> None:
-        self._most, self._around, self._places = most, around, places
+    def __init__(
+        self,
+        most: int = MOST_PER_CALLER,
+        around: Turns | None = None,
+        places: int | None = None,
+        share: int | None = None,
+    ) -> None:
+        self._most, self._around, self._places, self._share = most, around, places, share or places
         self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
@@ -203,6 +209,9 @@ class Turns:
         if sum(one.aside == aside for one in self._now) >= (self._places or 1):
             return None
         waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
+        if self._share is not None:
+            held = Counter(one.caller for one in self._now)
+            waiting = [one for one in waiting if held[one.caller] < self._share]
         return min(waiting, key=lambda one: (self._had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 

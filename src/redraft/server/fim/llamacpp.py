@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
 from fastapi import Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from redraft.engine.events import Block
 from redraft.engine.request import Generation, Logprobs
@@ -26,9 +27,19 @@ from redraft.server.openai.request_builder import RequestBuilder
 
 router = router_of_bodies()
 
+
+def few_texts(value: Any) -> Any:
+    """A validator of the texts in a list, before any of them is looked at: token ids may be many more."""
+    if isinstance(value, list) and (count := sum(isinstance(one, str) for one in value)) > BOUNDS["parts"].most:
+        most = int(BOUNDS["parts"].most)
+        raise PydanticCustomError("too_long", "it has {count} texts; at most {most}", {"count": count, "most": most})
+    return value
+
+
 Id = Annotated[Int, within("id")]
 Mixed = Annotated[list[Str | Id], within("ids")]
 """One prompt: texts and token ids in turn."""
+Prompts = Annotated[Str | Mixed | Annotated[list[Str | Mixed], within("prompts")], BeforeValidator(few_texts)]
 
 
 class LlamaCompletion(Sampling):
@@ -36,7 +47,7 @@ class LlamaCompletion(Sampling):
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {**NEUTRAL, "n_indent": (0,), "lora": ([],)}
 
-    prompt: Str | Mixed | Annotated[list[Str | Mixed], within("prompts")] = Field(
+    prompt: Prompts = Field(
         description="a text, or texts and token ids in turn; several prompts, if one is a list or all are texts"
     )
     n_predict: Annotated[Int, Field(ge=-1, le=BOUNDS["tokens"].most)] | None = Field(
@@ -121,7 +132,6 @@ def _prepare(service: Service, body: LlamaCompletion) -> Work:
     same = body.model_copy(update={"max_tokens": given, "seed": seed, "deadline_ms": until})
     builder = RequestBuilder(service, same)
     prompts = _prompts(service, body)
-    service.admission.check(len(prompts) * (body.n or 1))
     held = Completion(prompt="", json_schema=body.json_schema, grammar=body.grammar or None)
     options = replace(builder.options(max_tokens=None), logprobs=body.n_probs or None)
     requests = builder.requests(prompts, options, body.n or 1, format_of(held))
@@ -129,11 +139,12 @@ def _prepare(service: Service, body: LlamaCompletion) -> Work:
 
 
 def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:
-    """Token ids of each prompt. Raises ApiError for none, and for an id that there is none of."""
+    """Token ids of each prompt. Raises ApiError for none or too many, and for an id that there is none of."""
     given = body.prompt
     if not (parts := given if isinstance(given, list) else [given]):
         raise ApiError(400, "the prompt is empty; send a text", param="prompt")
     several = any(isinstance(part, list) for part in parts) or all(isinstance(part, str) for part in parts)
+    service.admission.check((len(parts) if several else 1) * (body.n or 1))
     vocab, text, found = service.engine.config.model.vocab_size, service.engine.text, list[list[int]]()
     for one in cast(list[str | list[str | int]], parts if several else [parts]):
         ids: list[int] = []

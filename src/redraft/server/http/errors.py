@@ -99,6 +99,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 def unknown_field(field: str, known: Iterable[str]) -> ApiError:
     """A field that an endpoint does not have."""
+    field = field[:200]
     meant = did_you_mean(field.rpartition(".")[2], known) or "; leave it out (docs/server.md lists the fields)"
     return unsupported(field, f"{field} is not a field of this endpoint{meant}")
 

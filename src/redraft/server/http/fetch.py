@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import secrets
 import socket
 import ssl
 import threading
@@ -22,14 +23,14 @@ from typing import Any
 
 import httpx2
 
-from redraft.constraints.compile.limits import PREPARING, UNTIL
-from redraft.errors import BusyError, RequestError
+from redraft.constraints.compile.limits import PREPARING, UNTIL, Turns
+from redraft.errors import RequestError
 
 TIMEOUT_SEC = 10.0
 MOST_BYTES = 32 * 2**20
 PORTS = {"http": 80, "https": 443}
-AT_ONCE = threading.BoundedSemaphore(16)
-"""Fetches at a time, whoever asks: each may hold MOST_BYTES."""
+FETCHING = Turns(around=PREPARING, places=16, share=4)
+"""Fetches at a time, since each may hold MOST_BYTES, and of these a client's."""
 LEAST_PIECES, LEAST_BYTES = 1000, 128
 """Behind so many pieces of an answer, they have so many bytes on average: one byte alone costs as much as many."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -71,19 +72,13 @@ class Fetcher:
 
     def fetch(self, url: str, part: str) -> bytes:
         """What a URL has, on a thread that may wait, but not for longer than its caller. Raises RequestError, which
-        begins with the `part`'s name, and BusyError if others' fetches take all its time."""
+        begins with the `part`'s name, and DeadlineError if others' fetches take all its time."""
         if self.kept is None:
             return self._fetched(url, part)
         if url not in self.kept:
-            until = UNTIL.get() or math.inf
-            with PREPARING.aside():
-                if not AT_ONCE.acquire(timeout=max(0.0, min(until - time.monotonic(), threading.TIMEOUT_MAX))):
-                    raise BusyError(f"{part} waits behind other images that are fetched; try again soon")
-                try:
-                    seconds = max(0.01, min(self.seconds, until - time.monotonic()))
-                    self.kept[url] = replace(self, seconds=seconds)._fetched(url, part)
-                finally:
-                    AT_ONCE.release()
+            with FETCHING.turn(secrets.token_hex(), counted=False):
+                left = (UNTIL.get() or math.inf) - time.monotonic()
+                self.kept[url] = replace(self, seconds=max(0.01, min(self.seconds, left)))._fetched(url, part)
         return self.kept[url]
 
     def _fetched(self, url: str, part: str) -> bytes:

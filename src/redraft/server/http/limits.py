@@ -11,8 +11,8 @@ from redraft.server.http.errors import ApiError
 from redraft.server.limits import BOUNDS
 
 BODIES, BODIES_OF_ONE = 2**29, 2**28
-"""Bytes that the bodies of requests under way have, of all together and of one caller's. Each takes about three times
-its bytes: a body is there as it came, as text and as what the text says."""
+"""Bytes that the bodies of requests under way have, of all together and of one caller's. Each takes three times its
+bytes, seven if it has an emoji: a body is there as it came, as text and as what the text says."""
 LONG_BODY = 2**16
 """Bytes from which a body counts among these."""
 HEAD_BYTES = 64 * 2**10

@@ -213,7 +213,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second ends."""
-        if self.service.phase in ("draining", "failed") or self.service.under_way == 0:
+        if self.service.phase in ("draining", "failed"):
             self.should_exit = self.force_exit = True
             return
         self.service.drain()
@@ -226,4 +226,5 @@ class Server(uvicorn.Server):
         time.sleep(POLL_SEC)  # the last bytes of the last answer
         self.should_exit = True
         time.sleep(max(0.0, until - time.monotonic()))
+        self.service.abandon()
         self.force_exit = True  # a client that does not read the end of its answer has no longer either

@@ -56,6 +56,9 @@ class Relay:
         self._ask, self._lost, self._figures = ask, lost, figures
         self.settings, self._limits = settings, settings.limits
 
+    def abandon(self) -> None:
+        """Nothing is worked on here."""
+
     def drain(self) -> None:
         """Refuse new requests."""
         self.phase = "draining"

@@ -52,6 +52,7 @@ class Service:
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
         self._beginner = ThreadPoolExecutor(1, "beginner")
         self._working = Counter[object]()  # requests on threads, of each caller
+        self._leaving = set[Callable[[], None]]()  # each is called where such a request's client has left
 
     async def on_thread(
         self,
@@ -86,9 +87,11 @@ class Service:
             return await asyncio.wrap_future(await asyncio.get_running_loop().run_in_executor(self._beginner, begin))
 
         self._working[whose] += 1
+        self._leaving.add(leave)
         try:
             return await (begun() if request is None else unless_gone(request, begun(), leave))
         finally:
+            self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
 
     def name_caller(self, request: Request | None) -> None:
@@ -106,6 +109,11 @@ class Service:
     def progress(self, done: int, total: int) -> None:
         """Elements loaded, and in all."""
         self.done, self.total = done, total
+
+    def abandon(self) -> None:
+        """End what is still worked on, as if every client had left: a thread that goes on keeps the process."""
+        for leave in list(self._leaving):
+            leave()
 
     def drain(self) -> None:
         """Take no new requests."""

@@ -133,7 +133,7 @@ def _timely(options: Options) -> Options:
 def _biases(sent: dict[str, float]) -> tuple[tuple[int, float], ...]:
     for token in sent:
         if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise RequestError(f"logit_bias names {token!r}; its keys are token ids, as /tokenize gives them")
+            raise RequestError(f"logit_bias names {token[:100]!r}; its keys are token ids, as /tokenize gives them")
     return tuple((int(token), nats) for token, nats in sent.items())
 
 
