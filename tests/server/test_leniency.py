@@ -210,6 +210,14 @@ def test_an_error_names_what_was_sent_under_the_name_that_it_was_sent_under(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
 
 
+def test_a_remedy_names_what_was_sent_too(server: Process) -> None:
+    long = {"prompt": "a b c d " * 2000, "n_predict": 4}
+    error = httpx2.post(f"{server.url}/completion", json=long, timeout=100).json()["error"]
+    assert error["param"] == "prompt"
+    assert "lower n_predict" in error["message"]
+    assert "max_tokens" not in error["message"]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_usage_counts_what_the_prefix_cache_had(server: Process, n: int) -> None:
     """Chunks of 256 tokens are kept; a prompt counts once, however many answers it has."""

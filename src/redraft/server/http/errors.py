@@ -136,11 +136,12 @@ def sent_name(field: str, sent: Container[str]) -> str:
 
 
 def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
-    """A refusal that names what was sent."""
-    field, param = re.match(r"\w*", refusal.param or ""), refusal.param or ""
-    if field is None or (name := sent_name(field[0], sent)) == field[0]:
-        return refusal
-    message, param = re.sub(rf"\b{field[0]}\b", name, refusal.message), name + param[field.end() :]
+    """A refusal that names what was sent; what remedies say of `max_tokens`, too."""
+    message, param = refusal.message, refusal.param
+    for field in {re.split(r"\W", param or "")[0], "max_tokens"} - {""}:
+        name = sent_name(field, sent)
+        message = re.sub(rf"\b{field}\b", name, message)
+        param = param and re.sub(rf"^{field}\b", name, param)
     return ApiError(refusal.status, message, param=param, code=refusal.code, retry_sec=refusal.retry_sec)
 
 
