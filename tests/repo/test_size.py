@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_550, TESTS: 31_430}
+WHOLE_WALLS = {SOURCE: 45_600, TESTS: 31_480}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -26,7 +26,7 @@ PART_WALLS = {
     "operations": 2_090,
     "trace": 615,
     "distributed": 600,
-    "cli": 4_910,
+    "cli": 4_950,
 }
 
 

@@ -140,7 +140,13 @@ def test_an_output_goes_on_behind_rows_that_end_otherwise(run: Callable[..., Any
     assert [line["response"]["body"]["usage"]["completion_tokens"] for line in found] == [1, 2]
 
 
-@pytest.mark.parametrize("held", [b"precious", b"precious\n", b'{"id": 1}\n', b'{"prompt": "a"}', b"[]\n{}", b"\xff\n"])
+OTHERS = b'{"id": "batch_req_wnaDys", "answer": "precious"}'
+"""As lines of OpenAI's own outputs begin."""
+
+
+@pytest.mark.parametrize(
+    "held", [b"precious", b"precious\n", b'{"id": 1}\n', b'{"prompt": "a"}', b"[]\n{}", b"\xff\n", OTHERS]
+)
 def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_path: Path, held: bytes) -> None:
     """What had no line end was taken for a line that was cut short, and removed."""
     (tmp_path / "out.jsonl").write_bytes(held)
@@ -165,6 +171,17 @@ def test_a_long_line_of_an_output_is_not_read_whole_nor_written(
     with pytest.raises(RequestError, match=r"line 1 of .* has over 1500 bytes"):
         run(rows)
     assert (tmp_path / "out.jsonl").read_bytes() == held
+
+
+def test_a_line_whose_end_an_editor_took_is_kept(run: Callable[..., Any], tmp_path: Path) -> None:
+    rows = [{"prompt": "record\n", "max_tokens": 2}] * 2
+    run(rows[:1])
+    target = tmp_path / "out.jsonl"
+    first = target.read_bytes()
+    target.write_bytes(first.rstrip(b"\n"))
+    run(rows)
+    assert target.read_bytes().startswith(first)
+    assert len(target.read_bytes().splitlines()) == 2
 
 
 @pytest.mark.parametrize("cut", [1, 10, 200])

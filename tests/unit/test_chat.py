@@ -65,7 +65,12 @@ def test_a_turn_can_be_a_command(monkeypatch: pytest.MonkeyPatch, capsys: Captur
     assert saved[1]["content"] == rows[0]["text"]
 
 
-@pytest.mark.parametrize("line", ["/seed x", "/seed -1", "/save", "/save /", "/schema name,,", "/schema no.json"])
+HOSTILE = ["/seed " + "9" * 5000, "/save a\0b", "/schema a\0b.json", "/image a\0b", "/image " + "a" * 5000]
+
+
+@pytest.mark.parametrize(
+    "line", ["/seed x", "/seed -1", "/save", "/save /", "/schema name,,", "/schema no.json", *HOSTILE]
+)
 def test_a_command_that_cannot_be_followed_names_itself(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:

@@ -77,6 +77,11 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
         ("{{a: string(..5000)}}", {}, "hole 'a': string is to have"),
         ("{{a: enum()}}", {}, "hole 'a': no kind is 'enum()'"),
         ("{{a: regex(()}}", {}, "hole 'a': regex '(' cannot be made into an automaton"),
+        (
+            "{{a: string(1.." + "9" * 5000 + ")}}",
+            {},
+            "to have 1 to 1.000e+5000 characters; both must be from 0 to 1000",
+        ),
         ("{{a}}", {"a": {"type": "text"}}, "hole 'a': schema at #/type"),
     ],
 )

@@ -229,6 +229,7 @@ def test_a_schema_may_be_a_class_a_dict_or_text(engine: Engine, schema: Any) -> 
         ({"choices": "yes"}, "choices is 'yes'"),
         ({"regex": "("}, "cannot be made into an automaton: missing ), unterminated subpattern at position 0"),
         ({"regex": "[[" + "(" * 5000}, "cannot be made into an automaton: "),
+        ({"regex": "a{" + "9" * 5000 + "}"}, "cannot be made into an automaton: "),
         ({"regex": "[^\\x00-\\x{10FFFF}]"}, "a part of it matches no text at all"),
         ({"grammar": "begin: "}, "no rule start"),
         ({"grammar": "start: ?"}, "repeats nothing"),

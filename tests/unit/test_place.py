@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def test_lines_are_spans_without_the_first_indentation_and_the_last_line_end(
         (CODE + b"\n", ":5", "has 4 lines"),
         (CODE, ":0", "the lines are '0'"),
         (CODE, ":3-2", "the lines are '3-2'"),
+        pytest.param(CODE, ":" + "9" * 5000, "write ranges from a first to a last line", id="digits"),
         (CODE, ":1--2", "the lines are '1--2'"),
         (CODE, ":2,1", "must follow each other and not overlap"),
         (CODE, ":1-2,2", "must follow each other and not overlap"),
@@ -112,3 +114,24 @@ def test_a_file_that_changed_meanwhile_is_left_alone(code: Path) -> None:
     with pytest.raises(RunError, match="could not be written: No such file"):
         source.write(b"ours")
     assert list(code.parent.iterdir()) == []
+
+
+def test_a_diff_is_of_what_changed_alone(tmp_path: Path) -> None:
+    """100,000 lines of which many are the same took 22 seconds, and 899 KB for one change. `diff -u` says the same."""
+    lines = [f"line {i % 110}\n" for i in range(100_000)]
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("".join(lines))
+    lines[50_000] = "another\n"
+    two.write_text("".join(lines))
+    began = time.monotonic()
+    found = read_lines(f"{one}:50001").diff(two.read_bytes())
+    assert time.monotonic() - began < 5
+    theirs = subprocess.run(["diff", "-u", one, two], capture_output=True, text=True, check=False).stdout
+    assert found.splitlines()[2:] == theirs.splitlines()[2:]
+
+
+def test_a_written_file_keeps_its_owner(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[tuple[int, int]]()
+    monkeypatch.setattr("redraft.cli.file_lines.os.chown", lambda _, user, group: given.append((user, group)))
+    read_lines(f"{code}:1").write(b"new\n")
+    assert given == [(code.stat().st_uid, code.stat().st_gid)]

@@ -9,7 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import MOST_READ, Commands, asked, command, decoded, image_flag, load_engine, note, say_bounds
+from redraft.cli.common import (
+    MOST_READ,
+    Commands,
+    asked,
+    command,
+    decoded,
+    image_flag,
+    is_file,
+    load_engine,
+    note,
+    say_bounds,
+)
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
@@ -77,14 +88,14 @@ class ChatSession:
         if command == "/new":
             return replace(self, said=self.opening, images=())
         if command == "/image":
-            if not Path(value).is_file():
-                raise RequestError(f"/image {value!r} is no file; name one")
+            if not is_file(value):
+                raise RequestError(f"/image {value[:100]!r} is no file; name one")
             return replace(self, images=(*self.images, value))
         if command == "/schema":
             return replace(self, schema=read_schema(value) if value else None)
         if command == "/seed":
-            if not value.isdecimal() or int(value) >= 2**64:
-                raise RequestError(f"/seed is {value!r}; write a whole number from 0 to 2^64 - 1")
+            if not value.isdecimal() or len(value) > 20 or int(value) >= 2**64:
+                raise RequestError(f"/seed is {value[:100]!r}; write a whole number from 0 to 2^64 - 1")
             return replace(self, options=replace(self.options, seed=int(value)))
         if command == "/save":
             self._save(value)
@@ -98,8 +109,9 @@ class ChatSession:
         try:
             with Path(name).open("x", encoding="utf-8") as file:
                 file.write(json.dumps(self.said, ensure_ascii=False, indent=2, default=str) + "\n")  # paths of images
-        except OSError as error:
-            raise RequestError(f"/save {name}: {error.strerror}; name another file") from None
+        except (OSError, ValueError) as error:  # the second for a name with a zero
+            said = getattr(error, "strerror", None) or str(error)
+            raise RequestError(f"/save {name[:100]}: {said}; name another file") from None
         note(f"wrote {len(self.said)} messages to {name}")
 
 

@@ -191,8 +191,16 @@ def read_file(path: Path, name: str) -> bytes:
     try:
         with path.open("rb") as file:
             return _bounded(file, name)
-    except OSError as error:
-        raise RequestError(f"{name} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # the second for a name with a zero
+        raise RequestError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def is_file(name: str) -> bool:
+    """Whether there is a file of that name, which may be any text."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _bounded(file: BinaryIO, name: str) -> bytes:

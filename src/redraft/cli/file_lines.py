@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from redraft.cli.common import read_file
 from redraft.errors import RequestError, RunError
 
 PLACE = re.compile(r"(?P<file>.+):(?P<lines>[\d,-]+)", re.DOTALL)
-LINES = re.compile(r"(\d+)(?:-(\d+))?")
+LINES = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+CONTEXT = 3
+"""Lines of a diff around each change."""
 PLACE_HELP = "a file and its lines, counted from 1, both ends included, as notes.py:10-20 or notes.py:7"
 
 
@@ -33,8 +36,12 @@ class TextFile:
     def diff(self, data: bytes) -> str:
         """A unified diff from the file to `data`."""
         before, after = (re.findall(r"[^\n]*\n|[^\n]+", each.decode("utf-8")) for each in (self.data, data))
-        found = difflib.unified_diff(before, after, fromfile=str(self.path), tofile=str(self.path))
-        return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in found)
+        # The library takes the square of their number for what is the same above and below.
+        above = max(0, _same(before, after) - CONTEXT)
+        below = max(0, _same(before[above:][::-1], after[above:][::-1]) - CONTEXT)
+        old, new = (each[above : len(each) - below] for each in (before, after))
+        found = difflib.unified_diff(old, new, fromfile=str(self.path), tofile=str(self.path), n=CONTEXT)
+        return "".join(_shifted(line, above) for line in found)
 
     def write(self, data: bytes) -> None:
         """Put `data` in the file's place in one move, with the file's own mode; a link stays a link.
@@ -49,7 +56,10 @@ class TextFile:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.chmod(stat.S_IMODE(target.stat().st_mode))
+            old = target.stat()
+            with suppress(OSError):  # who may not give it away keeps it
+                os.chown(beside, old.st_uid, old.st_gid)
+            beside.chmod(stat.S_IMODE(old.st_mode))
             if target.read_bytes() != self.data:
                 raise RequestError(f"{self.path} has changed since it was read; nothing was written, run again")
             beside.replace(target)
@@ -73,6 +83,18 @@ def read_lines(place: str) -> TextFile:
     data = read_file(path, str(path))
     _check_text(path, data)
     return TextFile(path, data, tuple(_spans(path, data, found["lines"])))
+
+
+def _same(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines are the same in both from the beginning on."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _shifted(line: str, above: int) -> str:
+    """A line of a diff of what is behind so many lines."""
+    if line.startswith("@@ "):
+        return re.sub(r"([-+])(\d+)", lambda at: f"{at[1]}{int(at[2]) + above}", line)
+    return line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
 
 
 def _check_text(path: Path, data: bytes) -> None:

@@ -61,8 +61,8 @@ def gap_constraint(arguments: argparse.Namespace) -> GapConstraint:
     words = []
     for given in arguments.word:
         number, found, word = given.partition("=")
-        if not (found and number.isascii() and number.isdigit()):
-            raise RequestError(f"--word is {given!r}; write its number and the word, as 3=melu")
+        if not (found and number.isascii() and number.isdigit() and len(number) < 10):
+            raise RequestError(f"--word is {given[:100]!r}; write its number and the word, as 3=melu")
         words.append((int(number), word))
     return GapConstraint(arguments.regex, tuple(words), tuple(arguments.contains), tuple(arguments.lacks))
 

@@ -232,7 +232,7 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
         if len(line) > MOST_ANSWER_BYTES:
             said = f"line {done.rows + 1} of {target} has over {MOST_ANSWER_BYTES} bytes, which no run writes"
             raise RequestError(f"{said}; name another output")
-        if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
+        if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]) and not _is_whole(line):
             break
         try:
             found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
@@ -253,9 +253,21 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
             )
             raise RequestError(f"{said}; name another output, or keep the first {done.rows} lines of this one")
         done, end = done.after({"response": msgspec.to_builtins(found.response)}), end + len(line)
+        if not line.endswith(b"\n"):
+            out.write(b"\n")
+            end += 1
     out.truncate(end)
     out.seek(end)
     return replace(done, tokens=0, forwards=0)
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a line without an end is whole all the same: an editor takes ends away. One that was cut is no JSON."""
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:

@@ -171,6 +171,8 @@ class _Grammar:
 def _bounds(mark: str) -> tuple[int, int | None]:
     """The least and the most of `{3}`, `{2,}` or `{2,5}`. Raises ConstraintError."""
     low, comma, high = mark.strip("{}").partition(",")
+    if max(len(low), len(high)) > 9:
+        raise ConstraintError(f"the grammar repeats something {mark:.30}… times; that is more than any answer has")
     least, most = int(low), (int(high) if high else None) if comma else int(low)
     if most is not None and most < least:
         raise ConstraintError(f"the grammar repeats something {mark} times; the second number must not be less")

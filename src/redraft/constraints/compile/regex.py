@@ -119,7 +119,7 @@ def _misspelt(pattern: str) -> str | None:
         re.compile(pattern)
     except re.error as error:
         return str(error)
-    except (OverflowError, RecursionError, Warning):
+    except (OverflowError, RecursionError, ValueError, Warning):  # a count of thousands of digits is the third
         return None
     return None
 

@@ -212,9 +212,11 @@ def _range(kind: str, inside: str | None) -> tuple[Decimal | None, Decimal | Non
 
 
 def _counted(word: str, low: Decimal | None, high: Decimal | None) -> Dfa:
-    least, most = int(low or 0), None if high is None else int(high)
-    if least < 0 or (most is not None and not least <= most <= 1000) or least > 1000:
-        raise ConstraintError(f"{word} is to have {least} to {most} characters; both must be from 0 to 1000, in order")
+    low = low or Decimal()
+    if not 0 <= low <= 1000 or (high is not None and not low <= high <= 1000):
+        ends = f"{low:.4g} to {'any number of' if high is None else f'{high:.4g}'}"
+        raise ConstraintError(f"{word} is to have {ends} characters; both must be from 0 to 1000, in order")
+    least, most = int(low), None if high is None else int(high)
     found = text_of(least, most)
     letters = _COUNTED[word]
     return found if letters is None else intersect(found, letters())

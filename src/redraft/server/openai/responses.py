@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fastapi import Request, Response
 
+from redraft.constraints.compile.limits import PREPARING
 from redraft.engine.vision import decoded_once
 from redraft.errors import RequestError
 from redraft.server.http.errors import ApiError, unsupported
@@ -58,6 +59,8 @@ def _work(service: Service, body: Responses) -> Work:
         return [one for one in turns[:at] if one[0] < 0] + turns[at:]
 
     def fits(at: int) -> bool:
+        with PREPARING.aside():
+            pass  # others go first between two tries, which end here if the client has left
         try:
             _prepared(service, body, rest(at), fetcher)
         except RequestError as error:
