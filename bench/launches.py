@@ -99,7 +99,7 @@ class Launches(TorchDispatchMode):
         `codes` are those of a matrix."""
         sizes = {(place_of(one), one.shape): one.numel() * one.element_size() for one in tensors}
         kept = sum(size for (place, _), size in sizes.items() if place in self.weights)
-        passing = sum(size for size in sizes.values()) - kept
+        passing = sum(sizes.values()) - kept
         eight = codes is not None and codes.dtype == torch.float8_e4m3fn
         self.found.append(Launch(name, int(read * kept) + stored, passing if passing > CACHED else 0, flops, eight))
 

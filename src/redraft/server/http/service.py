@@ -64,7 +64,7 @@ class Service:
     ) -> T:
         """What some work of a request's own returns: its template, tokens and constraint, `in_turn` among the callers'.
         An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
-        for a turn or compiles ends. Raises ApiError if too much is under way, or half of that of this caller's."""
+        for a turn or compiles ends. Raises ApiError if too much is under way, or half as much of this caller."""
         most, whose = self.settings.limits.in_flight, None if request is None else caller_of(request.scope)
         if self._working.total() >= 2 * most or self._working[whose] >= most:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
