@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from redraft.cli.main import build_parser
 from redraft.errors import RedraftError
 
 INTERRUPTED = 130
@@ -15,7 +14,13 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
-    arguments, unknown = build_parser().parse_known_args(argv)
+    try:
+        from redraft.cli.main import build_parser  # here, because Ctrl-C may come while it is imported
+
+        arguments, unknown = build_parser().parse_known_args(argv)
+    except KeyboardInterrupt:
+        print("redraft: interrupted", file=sys.stderr)
+        return INTERRUPTED
     if unknown:
         arguments.parser.refuse_unknown(unknown)
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_600, TESTS: 31_480}
+WHOLE_WALLS = {SOURCE: 45_700, TESTS: 31_560}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,11 +22,11 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 3_025,
     "measure": 2_800,
-    "server": 6_080,
+    "server": 6_100,
     "operations": 2_090,
     "trace": 615,
     "distributed": 600,
-    "cli": 4_950,
+    "cli": 4_970,
 }
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -29,7 +30,7 @@ from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import messages_of
 from redraft.server.openai.response_fields import Responses
-from redraft.server.openai.responses import _work
+from redraft.server.openai.responses import Turn, _work
 
 TURN = {"role": "user", "content": "a"}
 
@@ -235,6 +236,27 @@ def test_images_of_a_request_are_fetched_once_and_have_a_bound_together(
     assert sorted(asked) == [f"http://images.example/{i}" for i in range(3)]
     with pytest.raises(RequestError, match=r"input\[3\].content\[0\] is too large beside them"):
         _work(service, Responses(input=[item(i) for i in range(4)]))
+
+
+@pytest.mark.parametrize("fitting", [0, 1, 2, 3, 7, 8, 9, 63, 300, 400])
+def test_a_long_conversation_is_cut_by_tries_that_are_short(fitting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By halves from the middle of it, each of ten tries prepared hundreds of turns."""
+    tried = list[int]()
+
+    def prepared(service: Service, body: Responses, turns: Sequence[Turn], fetcher: Fetcher) -> Any:
+        tried.append(len(turns))
+        if len(turns) > fitting:
+            raise RequestError("the model's context is short")
+        return turns
+
+    monkeypatch.setattr("redraft.server.openai.responses._prepared", prepared)
+    body = Responses(input=[{"role": "user", "content": "a"}] * 400, truncation="auto")
+    try:
+        assert len(_work(Service(Settings()), body)) == fitting
+    except RequestError:
+        assert not fitting
+    rounds = max(1, fitting).bit_length() + 1
+    assert sum(tried[1:]) <= 2 * rounds * max(1, fitting) + 2, "of the first try alone all turns are prepared"
 
 
 def _refused_if_long(service: Service, body: Any, fetcher: Fetcher) -> Any:

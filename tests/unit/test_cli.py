@@ -188,6 +188,8 @@ def test_an_error_nobody_expected_is_one_line_too(
 def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     words = failing(monkeypatch, KeyboardInterrupt())
     assert refused(capsys, *words, code=130) == "redraft: interrupted"
+    monkeypatch.setattr("redraft.cli.main.build_parser", Mock(side_effect=KeyboardInterrupt))
+    assert refused(capsys, "demo", code=130) == "redraft: interrupted"  # while the verbs are imported
 
 
 def test_a_reader_that_goes_away_is_not_an_error_to_shout_about() -> None:

@@ -137,6 +137,15 @@ def test_the_terse_form_means_what_it_says() -> None:
     assert read_schema("name: str, age?: integer, ok: boolean") == read_schema("name, age int?, ok bool")
 
 
+def test_a_folder_is_no_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a field of that name, unless it ended in .json. A field may be called as a folder here is."""
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_schema("notes")["required"] == ["notes"]
+    with pytest.raises(RequestError, match="notes cannot be read: Is a directory"):
+        read_schema(str(tmp_path / "notes"))
+
+
 @given(st.text(max_size=40))
 def test_any_text_is_a_schema_or_refused(said: str) -> None:
     try:

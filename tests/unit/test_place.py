@@ -135,3 +135,15 @@ def test_a_written_file_keeps_its_owner(code: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("redraft.cli.file_lines.os.chown", lambda _, user, group: given.append((user, group)))
     read_lines(f"{code}:1").write(b"new\n")
     assert given == [(code.stat().st_uid, code.stat().st_gid)]
+
+
+def test_a_file_that_is_read_only_stays(code: Path) -> None:
+    code.chmod(0o444)
+    with pytest.raises(RunError, match="could not be written: it is read-only; it is as it was"):
+        read_lines(f"{code}:1").write(b"new\n")
+    assert code.read_bytes() == CODE
+
+
+def test_a_byte_order_mark_stands_before_the_first_line(code: Path) -> None:
+    code.write_bytes(b"\xef\xbb\xbf" + CODE)
+    assert [read_lines(f"{code}:{line}").spans[0][0] for line in (1, 2)] == [3, 3 + CODE.index(b"return")]

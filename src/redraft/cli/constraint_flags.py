@@ -80,9 +80,9 @@ def note_ignored(keywords: Sequence[str]) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    """Or a pipe, as `<(command)` gives one."""
+    """Or a pipe, as `<(command)` gives one, or a folder named with a slash: a field may be called as a folder is."""
     try:
-        return path.exists() and not path.is_dir()
+        return path.exists() and not (path.is_dir() and "/" not in str(path))
     except OSError:  # fields may be longer than a file's name
         return False
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
+import errno
 import os
 import re
 import stat
@@ -26,7 +28,7 @@ PLACE_HELP = "a file and its lines, counted from 1, both ends included, as notes
 class TextFile:
     """A file as it was read, and the (start, end) bytes of the chosen lines.
 
-    A span leaves out the indentation of its first line and the line end of its last.
+    A span leaves out the indentation of its first line, a byte order mark and the line end of its last.
     """
 
     path: Path
@@ -50,6 +52,8 @@ class TextFile:
         """
         target, beside = self.path.resolve(), None
         try:
+            if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, "it is read-only")
             handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
             beside = Path(name)
             with os.fdopen(handle, "wb") as file:
@@ -130,5 +134,6 @@ def _spans(path: Path, data: bytes, wanted: str) -> list[tuple[int, int]]:
 
 def _bare(data: bytes, start: int, end: int) -> tuple[int, int]:
     """The span of some lines without the first one's indentation and the last one's end."""
+    start += 0 if start else len(data) - len(data.removeprefix(codecs.BOM_UTF8))
     text = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
     return start + len(text) - len(text.lstrip(b" \t")), start + len(text)

@@ -69,7 +69,10 @@ def _work(service: Service, body: Responses) -> Work:
             return False
         return True
 
-    found = bisect_left(begins, True, key=fits)
+    most = 1  # from the end: what fits is short, whatever was sent
+    while most < len(begins) and fits(begins[-most]):
+        most *= 2
+    found = bisect_left(begins, True, max(0, len(begins) - most), len(begins) - most // 2, key=fits)
     return _prepared(service, body, rest(begins[min(found, len(begins) - 1)]), fetcher)
 
 
