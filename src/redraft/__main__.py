@@ -14,6 +14,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
+    if sys.stdout is None:  # Python's sign that it was closed; the next file opened would get what is printed
+        print("redraft: standard output is closed; send it to a file, or to /dev/null", file=sys.stderr)
+        return 2
     try:
         from redraft.cli.main import build_parser  # here, because Ctrl-C may come while it is imported
 
@@ -25,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.parser.refuse_unknown(unknown)
     try:
         code = int(arguments.run(arguments) or 0)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
+        sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
         return code
     except RedraftError as error:
         if arguments.debug:

@@ -192,6 +192,13 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: Capture
     assert refused(capsys, "demo", code=130) == "redraft: interrupted"  # while the verbs are imported
 
 
+def test_results_are_not_lost_where_output_is_closed() -> None:
+    words = f"{sys.executable} -m redraft --version >&-"
+    done = subprocess.run(words, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "standard output is closed" in done.stderr
+
+
 def test_a_reader_that_goes_away_is_not_an_error_to_shout_about() -> None:
     """What print had buffered was written at exit, where Python reports a broken pipe with a traceback of its own."""
     reader, writer = os.pipe()
