@@ -218,6 +218,18 @@ class TestServe:
         assert float(total) == sum(float(count) for _, count in each) >= 24
         assert "<html" in fleet.get("/")
 
+    def test_long_bodies_and_answers_pass(self, fleet: Fleet) -> None:
+        """Over 4 MiB, which Ray carries at a time by itself, each was a 500 of no form."""
+        texts = {4 * 2**20 - 100: "context_length_exceeded", 5 * 2**20: "body_too_large"}
+        for size, code in texts.items():
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                fleet.ask({"messages": [{"role": "user", "content": "a" * size}]})
+            assert json.loads(refused.value.read())["error"]["code"] == code
+        tokens = json.dumps({"tokens": [6] * 800_000}).encode()  # a zero, which JSON writes as six characters
+        wanted = urllib.request.Request(fleet.url + "/detokenize", tokens, {"content-type": "application/json"})
+        with urllib.request.urlopen(wanted, timeout=100) as reply:
+            assert json.loads(reply.read())["prompt"] == "\0" * 800_000
+
     def test_a_client_who_leaves_ends_the_work_in_the_replica(self, fleet: Fleet) -> None:
         body = row(0) | {"stream": True, "max_tokens": 700, "min_tokens": 690}
         headers = {"content-type": "application/json"}

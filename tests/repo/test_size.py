@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_700, TESTS: 31_560}
+WHOLE_WALLS = {SOURCE: 45_800, TESTS: 31_760}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,10 +22,10 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 3_025,
     "measure": 2_800,
-    "server": 6_100,
+    "server": 6_180,
     "operations": 2_090,
     "trace": 615,
-    "distributed": 600,
+    "distributed": 640,
     "cli": 4_970,
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import signal
+import tracemalloc
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from tests.helpers import Shell, python
 from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
-from redraft.cli.rows import Done, rows_of, run_batch
+from redraft.cli.rows import Done, answer_rows, rows_of, run_batch
 from redraft.errors import RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
@@ -129,6 +132,46 @@ def test_a_row_that_was_edited_is_refused_by_its_number(
     with pytest.raises(RequestError, match=r"row 2 of .*in\.jsonl is not the one .* keep the first 1 lines"):
         run([rows[0], rows[1] | {"max_tokens": 3}, rows[2]])
     assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_a_row_whose_seed_is_null_has_the_runs(run: Callable[..., Any]) -> None:
+    """It had one at random, and another when the run was resumed."""
+    rows = [{"messages": USER, **more} for more in ({}, {"seed": None}, {"seed": 2})]
+    assert [line["response"]["body"]["choices"][0]["canvas"]["seed"] for line in run(rows, seed=5)] == [5, 6, 2]
+
+
+def test_rows_of_much_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch, service: Service, tmp_path: Path) -> None:
+    """64 of 16 MiB were under way together."""
+    monkeypatch.setattr("redraft.cli.rows.MOST_HELD_BYTES", 10_000)
+    (tmp_path / "in").write_text((json.dumps({"prompt": "a", "user": "b" * 900}) + "\n") * 40)
+    under_way, most = 0, 0
+
+    async def answered(row: bytes, number: int) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        await asyncio.sleep(0.001)
+        most, under_way = max(most, under_way), under_way - 1
+        return 200, {}
+
+    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=64).rows == 40
+    assert most <= 12
+
+
+def test_a_refused_row_is_not_read_for_its_name(run: Callable[..., Any]) -> None:
+    """16 MiB of brackets took 600 MB and up to seven seconds in which no other row went on."""
+    row = '{"custom_id": "a", "image": "b", "prompt": [' + "[[]]," * 3_000_000 + "1]}"
+    tracemalloc.start()
+    (found,) = run([row])
+    assert tracemalloc.get_traced_memory()[1] < 8 * len(row)
+    tracemalloc.stop()
+    assert (found["custom_id"], found["response"]["status_code"]) == ("1", 400)
+
+
+@pytest.mark.parametrize("name", ["custom_id", "url", "method"])
+def test_what_is_long_in_a_row_does_not_come_back(run: Callable[..., Any], name: str) -> None:
+    (found,) = run([{"messages": USER, name: "a" * 10**6}])
+    assert found["response"]["body"]["error"]["param"] == name
+    assert len(json.dumps(found)) < 1000
 
 
 def test_an_output_goes_on_behind_rows_that_end_otherwise(run: Callable[..., Any], tmp_path: Path) -> None:
@@ -317,6 +360,8 @@ def test_a_line_without_end_is_an_error_row_and_is_not_read_whole(run: Callable[
     assert run([long, {"messages": USER}]) == found
     with (tmp_path / "in.jsonl").open("rb") as file:
         assert max(len(row.data) for row in rows_of(file)) < 2000
+    (line,) = rows_of(BytesIO(long.encode()))
+    assert (line.digest, found[0]["row_sha256"]) == (hashlib.sha256(long.encode()).hexdigest(),) * 2, "without its end"
     with pytest.raises(RequestError, match=r"row 1 of .* is not the one"):
         run([long.replace("a", "b"), {"messages": USER}])
 

@@ -26,6 +26,7 @@ from tests.server.conftest import ANSWER, USER, Inside, eventually, inside
 from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
+from redraft.server.http import limits as bounds
 from redraft.server.http import middleware
 from redraft.server.http.app import create_app
 from redraft.server.http.errors import ApiError
@@ -350,8 +351,8 @@ def test_bodies_under_way_have_a_bound_together(
 ) -> None:
     """Of each request there is a bound of its own; 1,536 connections may hold as many."""
     for name, most in zip(("BODIES", "BODIES_OF_ONE"), limits, strict=True):
-        monkeypatch.setattr(middleware, name, most)
-    monkeypatch.setattr(middleware, "LONG_BODY", 1000)
+        monkeypatch.setattr(bounds, name, most)
+    monkeypatch.setattr(bounds, "LONG_BODY", 1000)
     held = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

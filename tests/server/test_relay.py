@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
+from redraft.server.http import limits
+from redraft.server.http.keys import digest_of
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.metrics import merged
 from redraft.server.http.places import BLOCK_BYTES, blocks_of
@@ -125,6 +129,17 @@ def test_a_whole_answer_is_held_until_it_is_whole() -> None:
     assert text_of(sent) == b'{"a":1}'
 
 
+def test_whatever_else_goes_wrong_is_an_answer_in_our_form(caplog: pytest.LogCaptureFixture) -> None:
+    """It was a 500 in plain text, as where a message was too long to be carried."""
+    sent, did = ask([[RuntimeError("too long")]])
+    assert (did, sent[0]["status"], json.loads(text_of(sent))["error"]["code"]) == (["asked"], 502, "replica_lost")
+    assert "too long" in caplog.text
+    sent, _ = ask([[HEAD, part(b"data: 1\n\n"), RuntimeError()]])
+    assert b"could not be passed on" in text_of(sent)
+    sent, _ = ask([[HEAD, part(b"data: 1\n\n"), part(b"data: [DONE]\n\n"), RuntimeError()]])
+    assert text_of(sent) == b"data: 1\n\ndata: [DONE]\n\n"
+
+
 def test_a_request_that_ends_every_replica_is_given_up() -> None:
     sent, did = ask([[Lost()]] * (TRIES + 1))
     assert len(did) == TRIES
@@ -213,3 +228,74 @@ def test_prompts_that_begin_alike_share_the_blocks_of_their_beginning(form: Call
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"3", chat("short"), b'{"prompt": null}', b"\xff"])
 def test_what_has_no_block_has_no_place(body: bytes) -> None:
     assert blocks_of(body) == []
+
+
+@pytest.mark.parametrize("content", [b"[]," * 5_000_000 + b"1", b"1," * 5_000_000 + b"1", b"[" * 5_000_000])
+def test_whoever_routes_is_not_held_up_by_a_body(content: bytes) -> None:
+    """Its values became objects: two seconds of the event loop and 600 MB for thirty million bytes of brackets."""
+    body = b'{"seed": 1, "x": [' + content + b'], "messages": [' + content + b"]}"
+    tracemalloc.start()
+    began = time.monotonic()
+    blocks_of(body)
+    assert time.monotonic() - began < 1
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+async def reading(relay: Relay, size: int, **scope: Any) -> tuple[list[Message], int]:
+    """What a client gets whose body of `size` comes by 64 KiB and never ends, and how much of it was read."""
+    left, sent, read = size, list[Message](), 0
+
+    async def receive() -> Message:
+        nonlocal left, read
+        if not left:
+            await asyncio.sleep(0.2)
+            return {"type": "http.disconnect"}
+        left, read = left - 2**16, read + 2**16
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": bytes(2**16), "more_body": True}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    kind = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b""}
+    await relay({**kind, "client": ("192.0.2.1", 1), **scope}, receive, send)
+    return sent, read
+
+
+def relay_of(keys: tuple[bytes, ...] = ()) -> Relay:
+    async def replica(*_: Any) -> AsyncGenerator[Sequence[Message], None]:
+        yield [{**JSON_HEAD, "status": 401}, part(b"{}", more=False)]
+
+    async def of_each() -> Mapping[str, bytes]:
+        return {}
+
+    return Relay(replica, (Lost,), of_each, Settings(keys=keys))
+
+
+def test_bodies_on_their_way_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 2,048 connections could send 32 MiB to the one process in front of all replicas."""
+    monkeypatch.setattr(limits, "BODIES_OF_ONE", 2**20)
+
+    async def two() -> tuple[list[Message], list[Message]]:
+        relay = relay_of()
+        first = asyncio.create_task(reading(relay, 2**20 - 2**17))
+        await asyncio.sleep(0.05)
+        (second, _), (other, _) = await asyncio.gather(
+            reading(relay, 2**19), reading(relay, 2**19, client=("192.0.2.2", 1))
+        )
+        assert not other
+        await first
+        return second, (await reading(relay, 2**19))[0]
+
+    refused, later = asyncio.run(two())
+    assert (refused[0]["status"], later) == (503, [])
+
+
+def test_a_body_of_a_client_without_a_key_is_not_read() -> None:
+    key = (b"authorization", b"Bearer key-number-one")
+    relay = relay_of((digest_of("key-number-one"),))
+    sent, read = asyncio.run(reading(relay, 2**30))
+    assert sent[0]["status"] == 401
+    assert read < 2**22, "as it was answered at once"
+    assert asyncio.run(reading(relay, 2**20, headers=[key]))[1] == 2**20

@@ -25,9 +25,12 @@ from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
-from redraft.server.openai.batch import MOST_LINE_BYTES
+from redraft.server.limits import read_json
+from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES
 from redraft.server.openai.batch import answer as answer_row
 
+MOST_HELD_BYTES = 2**26
+"""Of rows under way together."""
 MOST_FAILED = 3
 """Rows with an error that a run names at its end."""
 MOST_IMAGES = 64  # of a row
@@ -64,10 +67,12 @@ def rows_of(file: IO[bytes]) -> Iterator[Row]:
     """The rows of a file, without blank lines; no more than MOST_LINE_BYTES are in memory at a time."""
     while data := file.readline(MOST_LINE_BYTES + 1):
         if len(data) > MOST_LINE_BYTES and not data.endswith(b"\n"):
-            digest, size, piece = hashlib.sha256(data), len(data), data
+            digest, size, piece = hashlib.sha256(data[:-2]), len(data), data
+            end = data[-2:]  # which may be that of the line
             while not piece.endswith(b"\n") and (piece := file.readline(PIECE)):
-                digest.update(piece)
-                size += len(piece)
+                digest.update((end + piece)[:-2])
+                size, end = size + len(piece), (end + piece)[-2:]
+            digest.update(end.removesuffix(b"\n").removesuffix(b"\r"))
             yield Row(data[:1000], digest.hexdigest(), size)
         elif bare := data.strip():  # how a line ends is no part of its row
             yield Row(data, hashlib.sha256(bare).hexdigest(), len(data))
@@ -189,7 +194,7 @@ def with_images(row: bytes, folder: Path) -> bytes:
     if b'"image"' not in row:
         return row
     with suppress(ValueError, RecursionError):  # reading the row reports what is wrong with it
-        found = json.loads(row)
+        found = read_json(row)
         body = found.get("body", found) if isinstance(found, dict) else None
         if not isinstance(body, dict) or "image" not in body:
             return row
@@ -271,14 +276,18 @@ def _is_whole(line: bytes) -> bool:
 
 
 async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
-    """Answers in the rows' order, `at_once` of them under way."""
-    running: deque[asyncio.Task[RowAnswer]] = deque()
+    """Answers in the rows' order, `at_once` of them under way, fewer of long ones."""
+    running: deque[tuple[asyncio.Task[RowAnswer], int]] = deque()
+    held = 0
     for number, row in enumerate(rows, first):
-        running.append(asyncio.create_task(_answer(answered, row, number)))
-        if len(running) == at_once:
-            yield await running.popleft()
-    while running:
-        yield await running.popleft()
+        running.append((asyncio.create_task(_answer(answered, row, number)), len(row.data)))
+        held += len(row.data)
+        while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
+            task, size = running.popleft()
+            held -= size
+            yield await task
+    for task, _ in running:
+        yield await task
 
 
 async def _write(
@@ -353,8 +362,8 @@ def _differ(target: Path, before: Settings, now: Settings) -> str:
 def _id_of(row: bytes, number: int) -> str:
     """A row's own name, or its number."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(row)
-        if isinstance(found, dict) and found.get("custom_id") is not None:
+        found = read_json(row)
+        if isinstance(found, dict) and found.get("custom_id") is not None and len(str(found["custom_id"])) <= MOST_ID:
             return str(found["custom_id"])
     return str(number + 1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray import serve
@@ -24,10 +24,17 @@ from starlette.types import Message
 from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.distributed.router import PrefixRouter
 from redraft.server.http.app import create_app
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
 from redraft.server.http.process import mind_memory
 from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
+
+PIECE_BYTES = 2**20
+"""Of an answer that are carried at a time."""
+
+ASKED_BYTES = 2 * ServerLimits().image_body_bytes
+"""Of a request, its body and its head: Ray's replicas refuse more than 4 MiB otherwise."""
 
 ROWS = "rows"
 """The figure that a fleet grows and shrinks by."""
@@ -75,8 +82,9 @@ class Replica:
         try:
             ended = False
             while not ended:
-                found = [await messages.get()]
-                while not messages.empty():
+                found, size = [await messages.get()], 0
+                while not messages.empty() and size < PIECE_BYTES:
+                    size += len((found[-1] or {}).get("body", b""))
                     found.append(messages.get_nowait())
                 ended = found[-1] is None
                 yield [message for message in found if message is not None]
@@ -84,8 +92,12 @@ class Replica:
             gone.set()
 
     async def _run(self, scope: dict[str, Any], receive: Any, messages: asyncio.Queue[Message | None]) -> None:
+        async def send(message: Message) -> None:
+            for piece in pieces_of(message):
+                messages.put_nowait(piece)
+
         try:
-            await self._app(scope, receive, messages.put)
+            await self._app(scope, receive, send)
         finally:
             messages.put_nowait(None)
 
@@ -102,6 +114,17 @@ class Replica:
         """For Serve, which replaces a replica where it raises."""
         if not self._engine.loop.is_turning:
             raise RuntimeError("the engine's loop has stopped")
+
+
+def pieces_of(message: Message) -> Iterator[Message]:
+    """A message of an answer as some that are carried: the caller's side takes 4 MiB at a time."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE_BYTES:
+        yield message
+        return
+    for end in range(PIECE_BYTES, len(body) + PIECE_BYTES, PIECE_BYTES):
+        more = end < len(body) or message.get("more_body", False)
+        yield {**message, "body": body[end - PIECE_BYTES : end], "more_body": more}
 
 
 class Ingress:
@@ -152,7 +175,8 @@ def replicas_of(fleet: Fleet) -> Any:
         }
     if fleet.by_prefix:
         many["request_router_config"] = RequestRouterConfig(request_router_class=PrefixRouter)
-    actor = {"num_cpus": fleet.cpus, "num_gpus": fleet.gpus}
+    carried = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(ASKED_BYTES)}
+    actor = {"num_cpus": fleet.cpus, "num_gpus": fleet.gpus, "runtime_env": {"env_vars": carried}}
     made = serve.deployment(Replica, name="Replica", ray_actor_options=actor, **_patient(fleet), **many)
     return made.bind(fleet.args)
 

@@ -19,6 +19,11 @@ HEAD_BYTES = 64 * 2**10
 """Of a request: its path, its query and its headers."""
 
 
+def body_too_large(limit: int) -> ApiError:
+    """What a longer body gets."""
+    return ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")
+
+
 def head_too_long() -> ApiError:
     """What a longer head gets, from the parser or behind it."""
     return ApiError(431, f"path and headers have over {HEAD_BYTES} bytes; send less", code="head_too_large")
@@ -57,6 +62,26 @@ class ServerLimits:
         for name, value in vars(self).items():
             if not value > 0:
                 raise RequestError(f"{name} is {value}; it must be above 0")
+
+
+class Bodies:
+    """Bytes of the bodies of requests under way, of each caller. It runs on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._held = Counter[object]()
+
+    def add(self, caller: object, size: int, read: int) -> None:
+        """Count `size` more bytes of a body of which `read` have come by now.
+
+        Raises ApiError where it is a long one and there are too many.
+        """
+        self._held[caller] += size
+        if read > LONG_BODY and (self._held.total() > BODIES or self._held[caller] > BODIES_OF_ONE):
+            raise ApiError(503, "too many large bodies are under way; try again soon", code="queue_full", retry_sec=1)
+
+    def drop(self, caller: object, read: int) -> None:
+        """One is done with; a caller that has none left is forgotten."""
+        self._held -= Counter({caller: read})
 
 
 class Entrance:

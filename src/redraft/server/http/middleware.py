@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from random import getrandbits
 from typing import Any
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
-from redraft.server.http.limits import BODIES, BODIES_OF_ONE, HEAD_BYTES, LONG_BODY, head_too_long
+from redraft.server.http.limits import HEAD_BYTES, Bodies, body_too_large, head_too_long
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service, caller_of, stopping
 
@@ -45,15 +44,14 @@ class Middleware:
 
     def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
         self.app, self.service, self.log = app, service, log
-        self._held = Counter[object]()  # bytes of the bodies of all requests under way, of each caller
+        self._bodies = Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        # Of two headers of one name the first holds.
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        headers = headers_of(scope)
         seen = _Seen(send, _request_id(headers))
         scope.setdefault("state", {})["request_id"] = seen.id
         scope["state"]["log"] = seen.notes
@@ -71,7 +69,7 @@ class Middleware:
             if not seen.status:
                 await answer(stopping())(scope, receive, seen.send)
         finally:
-            self._held -= Counter({seen.caller: seen.read})  # who has none left is forgotten
+            self._bodies.drop(seen.caller, seen.read)
             self._account(scope, inner.get("route"), seen)
 
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
@@ -98,7 +96,7 @@ class Middleware:
             return ApiError(415, said, code="content_encoding")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.service.body_bytes:
-            return _too_large(self.service.body_bytes)
+            return body_too_large(self.service.body_bytes)
         is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
         if not settings.keys or path in OPEN or is_page:
             return None
@@ -117,13 +115,9 @@ class Middleware:
             if message["type"] == "http.request":
                 size = len(message.get("body", b""))
                 seen.read += size
-                self._held[seen.caller] += size
+                self._bodies.add(seen.caller, size, seen.read)
                 if seen.read > limit:
-                    raise _too_large(limit)
-                full = self._held.total() > BODIES or self._held[seen.caller] > BODIES_OF_ONE
-                if full and seen.read > LONG_BODY:
-                    said = "too many large bodies are under way; try again soon"
-                    raise ApiError(503, said, code="queue_full", retry_sec=1)
+                    raise body_too_large(limit)
             elif message["type"] == "http.disconnect" and not seen.done:
                 seen.notes["gone"] = True
             return message
@@ -170,6 +164,11 @@ class _Seen:
         await self._send(message)
 
 
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """The headers of a request; of two of one name the first holds."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+
+
 def answer(refusal: ApiError) -> Response:
     """A refusal as a response."""
     return JSONResponse(refusal.body, refusal.status, refusal.headers)
@@ -178,7 +177,3 @@ def answer(refusal: ApiError) -> Response:
 def _request_id(headers: Mapping[str, str]) -> str:
     given = headers.get("x-request-id", "")
     return given if SAFE_ID.fullmatch(given) else f"req-{getrandbits(96):024x}"
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")

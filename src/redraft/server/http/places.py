@@ -16,8 +16,7 @@ BLOCK_BYTES = 512
 """Of a prompt that are hashed together: tokens of prose for half a chunk of the prefix cache, or all of one of code."""
 
 MOST_BLOCKS = 64
-PROMPTS = ("tools", "instructions", "messages", "prompt", "input", "input_prefix")
-"""Fields that a prompt is made of, in their order in it."""
+NOTHING = (b"", b"null", b'""', b"[]")
 
 MOST_KNOWN = 200_000
 """Beginnings that are remembered, of 8 bytes each and as much again for where they are."""
@@ -54,17 +53,33 @@ class Places:
             self._known.popitem(last=False)
 
 
+class _Fields(msgspec.Struct):
+    """What a prompt is made of, as it was sent: nothing becomes an object, since this is done on the event loop. `body`
+    is a row's."""
+
+    tools: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    input_prefix: msgspec.Raw = msgspec.Raw()
+    body: msgspec.Raw = msgspec.Raw()
+
+
 def blocks_of(body: bytes) -> list[bytes]:
     """Digests of the beginnings of a body's prompt, each one block longer; none for a prompt of less than one.
 
     `body` may also be a row of a batch, which has it in a field.
     """
     try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
+        fields = msgspec.json.decode(body, type=_Fields)
+        if bytes(memoryview(fields.body)[:1]) == b"{":
+            fields = msgspec.json.decode(fields.body, type=_Fields)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
-    fields = inner if isinstance(inner := fields.get("body"), dict) else fields
-    text = b"".join(msgspec.json.encode(fields[name]) for name in PROMPTS if fields.get(name))
+    parts = (fields.tools, fields.instructions, fields.messages, fields.prompt, fields.input, fields.input_prefix)
+    given = (bytes(memoryview(one)[: BLOCK_BYTES * MOST_BLOCKS]) for one in parts)
+    text = b"".join(one for one in given if one not in NOTHING)
     digest, found = hashlib.blake2b(digest_size=8), []
     for end in range(BLOCK_BYTES, min(len(text), BLOCK_BYTES * MOST_BLOCKS) + 1, BLOCK_BYTES):
         digest.update(text[end - BLOCK_BYTES : end])

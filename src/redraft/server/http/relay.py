@@ -1,15 +1,17 @@
 """The one address of a fleet: an ASGI application that passes each request on to a replica and its answer back.
 
 A replica may be lost. A request of which the client has seen nothing is asked again: of another replica, with the same
-seed, so with the same answer. A stream that has begun ends with an error event. Nothing is checked here but the size
-of a body: every replica is a whole server.
+seed, so with the same answer. A stream that has begun ends with an error event. Nothing is checked here but the sizes
+of bodies: every replica is a whole server. Where there are keys, a body of a client without one is not read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,10 +19,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from redraft.errors import RedraftError
 from redraft.server.http.errors import ApiError
+from redraft.server.http.keys import key_number, sent_key
+from redraft.server.http.limits import Bodies, body_too_large
 from redraft.server.http.metrics import merged
-from redraft.server.http.middleware import answer
+from redraft.server.http.middleware import answer, headers_of
 from redraft.server.http.places import blocks_of
-from redraft.server.http.service import Phase, stopping
+from redraft.server.http.service import Phase, caller_of, stopping
 from redraft.server.http.settings import Settings
 from redraft.server.http.sse import DONE, line_of
 
@@ -36,6 +40,7 @@ METRICS, EACH = "/metrics", "/metrics/replicas"
 
 LOST = ApiError(502, "the replica that was answering was lost; send the request again", code="replica_lost")
 NONE_LEFT = ApiError(502, f"{TRIES} replicas were lost while they answered this request", code="replica_lost")
+FAILED = ApiError(502, "the request could not be passed on to a replica; send it again", code="replica_lost")
 NONE_YET = ApiError(503, "no replica answers yet; try again soon", code="loading", retry_sec=2)
 
 
@@ -49,12 +54,12 @@ class Relay:
     def __init__(
         self,
         ask: Ask,
-        lost: tuple[type[BaseException], ...],
+        lost: tuple[type[Exception], ...],
         figures: Callable[[], Awaitable[Mapping[str, bytes]]],
         settings: Settings,
     ) -> None:
         self._ask, self._lost, self._figures = ask, lost, figures
-        self.settings, self._limits = settings, settings.limits
+        self.settings, self._limits, self._bodies = settings, settings.limits, Bodies()
 
     def abandon(self) -> None:
         """Nothing is worked on here."""
@@ -67,15 +72,24 @@ class Relay:
         """One request."""
         if scope["type"] != "http":
             return
+        keys = self.settings.keys
+        number = key_number(keys, sent_key(headers_of(scope))) if keys else None
+        scope.setdefault("state", {})["key"] = number
+        read = _Read(caller_of(scope))
         try:
-            body = await self._body(receive)
+            is_known = number is not None or not keys  # else a replica refuses it by its head
+            body = await self._body(receive, read) if is_known else b""
             if self.phase == "draining":
                 raise stopping()
+            if body is not None:  # else the client left before it had asked
+                await self._answered(scope, body, receive, send)
         except ApiError as refusal:
             await answer(refusal)(scope, receive, send)
-            return
-        if body is None:  # the client left before it had asked
-            return
+        finally:
+            self._bodies.drop(read.caller, read.size)
+
+    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Until it is answered or the client has left."""
         answering = asyncio.create_task(self._answer(scope, body, _Reply(send)))
         leaving = asyncio.create_task(_gone(receive))
         self.under_way += 1
@@ -88,45 +102,49 @@ class Relay:
             answering.cancel()
             leaving.cancel()
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        parts, size = [], 0
+    async def _body(self, receive: Receive, read: _Read) -> bytes | None:
+        parts = []
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 return None
             parts.append(message.get("body", b""))
-            size += len(parts[-1])
+            read.size += len(parts[-1])
+            self._bodies.add(read.caller, len(parts[-1]), read.size)
             limit = max(self._limits.body_bytes, self._limits.image_body_bytes)  # a replica without images has less
-            if size > limit:
-                raise ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")
+            if read.size > limit:
+                raise body_too_large(limit)
             if not message.get("more_body", False):
                 return b"".join(parts)
 
     async def _answer(self, scope: Scope, body: bytes, reply: _Reply) -> None:
-        error = NONE_LEFT
+        error, blocks = NONE_LEFT, blocks_of(body) if scope["method"] == "POST" else ()
         for _ in range(TRIES):
             try:
-                await self._attempt(scope, body, reply)
+                await self._attempt(scope, body, blocks, reply)
                 return
             except TimeoutError:
                 error = NONE_YET
                 break
-            except self._lost:
+            except Exception as problem:
                 if reply.is_whole:
                     await reply.close()
                     return
+                if not isinstance(problem, self._lost):  # of what carries it: still an answer in our form
+                    logging.getLogger(__name__).error("a request could not be passed on: %.500r", problem)
+                    error = FAILED
+                    break
                 if reply.begun:
                     error = LOST
                     break
                 reply.again()
         await reply.fail(error)
 
-    async def _attempt(self, scope: Scope, body: bytes, reply: _Reply) -> None:
+    async def _attempt(self, scope: Scope, body: bytes, blocks: Sequence[bytes], reply: _Reply) -> None:
         """The answer of one replica."""
         path = scope["path"]
         wanted = bare(scope) | ({"path": METRICS, "raw_path": METRICS.encode()} if path == EACH else {})
         seconds = PROBE_SEC if path in PROBES else self._limits.request_sec + self._limits.drain_sec
-        blocks = blocks_of(body) if scope["method"] == "POST" else ()
         async with asyncio.timeout(seconds) as patience, aclosing(self._ask(wanted, body, blocks)) as answers:
             async for messages in answers:
                 patience.reschedule(None)  # it is being answered; the replica keeps its own time
@@ -143,6 +161,14 @@ class Relay:
         if not message.get("body", b"").startswith(b"#"):
             return message  # a refusal
         return {**message, "body": merged(await self._figures(), apart=path == EACH)}
+
+
+@dataclass
+class _Read:
+    """How much of a body has come, and whose it is."""
+
+    caller: object
+    size: int = 0
 
 
 class _Reply:

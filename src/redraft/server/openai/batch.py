@@ -17,7 +17,7 @@ from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat, Completion
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
-MOST_LINE_BYTES = int(BOUNDS["row"].most)
+MOST_LINE_BYTES, MOST_ID = int(BOUNDS["row"].most), int(BOUNDS["name"].most)
 
 
 async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, Mapping[str, Any]]:
@@ -34,6 +34,8 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
     """The path that a row asks for, and the body. Raises ApiError."""
     body = _object(row)
+    if len(str(body.get("custom_id"))) > MOST_ID:
+        raise ApiError(400, f"custom_id has more than {MOST_ID} characters; send fewer", param="custom_id")
     url, method = body.get("url"), body.get("method")
     if "body" in body:
         body = body["body"]
@@ -42,10 +44,12 @@ def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
     said = PATHS[0] if isinstance(body, dict) and "messages" in body else PATHS[1]
     path = said if url is None else url
     if path not in PATHS:
-        raise ApiError(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
+        raise ApiError(400, f"url is {path!r:.100}; supported: {', '.join(PATHS)}", param="url")
     if method not in (None, "POST"):
-        raise ApiError(400, f"method is {method!r}; a row is a POST, so leave it out", param="method")
-    return path, {"seed": seed} | body if isinstance(body, dict) else body
+        raise ApiError(400, f"method is {method!r:.100}; a row is a POST, so leave it out", param="method")
+    if isinstance(body, dict) and body.get("seed") is None:  # null is as no field
+        body = body | {"seed": seed}
+    return path, body
 
 
 def _work(service: Service, row: bytes, seed: int | None) -> Work:
