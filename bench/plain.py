@@ -31,11 +31,12 @@ from redraft import load, prompts
 from redraft.cli.json import guesses
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.sources import schema_source
-from redraft.engine.fields import field_confidence, field_entropy
+from redraft.engine.fields import field_confidence, field_likelihood
 from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.operations.engine import Engine
+from redraft.operations.read_back import read_back
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
 from redraft.tasks.extract import judge
@@ -202,13 +203,14 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
         source = read_template(template, untyped).source()
     language = None if source is None else engine.language(source)
     began = time.monotonic()
-    done = engine.run(engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language)))
-    seconds = time.monotonic() - began
+    request = engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language))
+    done = engine.run(request)
     wanted, got = read_json(example.answer), read_json(done.text)
     fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)
     count = len(wanted) if record and isinstance(wanted, dict) else 1
-    nats = field_entropy(engine.text, done) if held else {}
-    guessed = bool(held and guesses(schema_of(example.prompt), example.prompt.partition("\n")[2], done.text, nats))
+    seconds = time.monotonic() - began
+    likely = field_likelihood(engine.text, done, read_back(engine, request, done)) if held else {}
+    guessed = bool(guesses(schema_of(example.prompt), likely)) if held else False
     named = wanted if held and isinstance(wanted, dict) else {}
     sure = field_confidence(engine.text, done) if named else {}
     values = tuple(

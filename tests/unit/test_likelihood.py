@@ -1,7 +1,9 @@
 """How likely a prompt is in the causal mode: against transformers, whatever shares the forward."""
 
+import json
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,12 +12,15 @@ from tests.helpers import ORACLE, oracle_model, reference, side_by_side
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Finished, PromptRead
+from redraft.engine.fields import field_likelihood
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.errors import RequestError
 from redraft.operations.engine import Engine
+from redraft.operations.read_back import read_back
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
@@ -68,3 +73,29 @@ def test_an_answer_behind_a_prompt_that_is_read_is_the_same_and_tells_of_its_end
     assert token in read.eos
     assert value <= likeliest[0][1] <= 0
     assert math.isfinite(value)
+
+
+def test_an_answer_read_back_is_as_likely_as_when_it_was_written(engine: Engine) -> None:
+    """From left to right, token after token, it was read by steps; here it is read as a prompt."""
+    request = Request(TEXT, Options(causal=True, logprobs=1, max_tokens=40, seed=1), chat=True)
+    done = engine.run(engine.resolve(request))
+    written = [row[0][1] for row in done.logprobs]
+    assert read_back(engine, request, done)[: len(written)] == pytest.approx(written, abs=1e-4)
+
+
+def test_the_least_likely_token_of_a_value_counts_and_the_one_before_it(engine: Engine) -> None:
+    done = engine.generate(TEXT, chat=True, seed=1)
+    ends = [len(engine.text.decode(done.tokens[: i + 1])) for i in range(len(done.tokens))]
+    value = json.loads(done.text)["qty"]
+    before = ends.index(done.text.index(f"{value}", done.text.index('"qty"')))
+    for at, low in ((before, "/qty"), (before + 1, "/qty"), (0, None)):
+        log_p = [0.0] * len(done.tokens)
+        log_p[at] = -2.0
+        found = field_likelihood(engine.text, done, log_p)
+        assert found == {name: pytest.approx(math.exp(-2.0) if name == low else 1.0) for name in found}
+
+
+def test_an_answer_about_an_image_is_not_read_back(engine: Engine) -> None:
+    seen = replace(engine.resolve(Request([2, 9], Options(seed=1))), images=(Mock(),))
+    with pytest.raises(RequestError, match="nothing can be read back"):
+        read_back(engine, seen, engine.generate("a", max_tokens=1, seed=1))

@@ -127,18 +127,16 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
 
 
 @pytest.mark.parametrize(
-    ("answer", "nats", "found"),
+    ("likelihood", "found"),
     [
-        ('{"name":"Alice","age":31,"born":"1993-05-01","mood":"good"}', {}, []),
-        ('{"name":"alicee","age":31,"born":null,"mood":"bad"}', {}, ["name"]),  # which the text does not say
-        ('{"name":"lice","age":31,"born":null,"mood":"bad"}', {}, ["name"]),  # which is no word of it
-        ('{"name":"","age":31,"born":null,"mood":"bad"}', {}, ["name"]),
-        ('{"name":null,"age":31,"born":null,"mood":"bad"}', {"/age": 0.6, "/mood": 0.4}, ["age"]),
+        ({"/name": 0.9, "/age": 1.0, "/tags/0": 0.6}, []),
+        ({"/name": 0.6, "/age": 0.4, "/tags/0": 0.9, "/tags/1": 0.1}, ["age", "tags"]),
+        ({"": 0.1}, []),  # an answer that is no record
     ],
 )
-def test_a_value_that_is_a_guess_is_named(answer: str, nats: dict[str, float], found: list[str]) -> None:
-    schema = read_schema("name?, age int, born date?, mood good|bad")
-    assert guesses(schema, "Alice, 31, born on 1 May 1993", answer, nats) == found
+def test_a_value_that_is_a_guess_is_named(likelihood: dict[str, float], found: list[str]) -> None:
+    assert guesses(read_schema("name?, age int, tags str[]"), likelihood) == found
+    assert guesses({"type": "array"}, likelihood) == []
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +19,7 @@ from redraft.cli.common import (
     read_prompt,
     say_bounds,
     say_guesses,
+    tells_guesses,
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from redraft.operations.engine import Engine
 
 AT_ONCE = 32
-DOUBT = 0.5
-"""Nats of a value's most doubtful token from which it is called a guess."""
+EVEN = 0.5
+"""The probability of a value's least likely token, read back, below which it is called a guess."""
 
 EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
 which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
@@ -85,35 +84,30 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
-    from redraft.engine.fields import field_entropy
+    from redraft.engine.fields import field_likelihood
+    from redraft.operations.read_back import read_back
 
     say_bounds(arguments, _asked(schema, arguments, ""))
     engine = load_engine(arguments)
     asker = _asker(engine, schema, arguments)
     engine.resolve(asker("x", 0))  # refuse at once what is wrong with every text
-    with traced(engine, arguments, "json") as engine:
+    with traced(engine, arguments, "json") as seen:
         if text is None:
-            return 1 if _many(engine, asker, arguments) else 0
-        done = answered(engine, asker(text, 0), arguments)
+            return 1 if _many(seen, asker, arguments) else 0
+        request = asker(text, 0)
+        done = answered(seen, request, arguments)
     print(_line(engine, done, arguments), flush=True)
-    say_guesses(arguments, guesses(schema, text, done.text, field_entropy(engine.text, done)))
+    if tells_guesses(arguments) and not arguments.image:
+        sure = field_likelihood(engine.text, done, read_back(engine, request, done))
+        say_guesses(arguments, guesses(schema, sure))
     return 0
 
 
-def guesses(schema: Any, text: str, answer: str, nats: Mapping[str, float]) -> list[str]:
-    """The fields of a record whose values are a guess: doubtful, or no words of the text that was read."""
-    from redraft.constraints.validation import unfenced
-
-    wanted, value = fields_of(schema) if isinstance(schema, Mapping) else None, json.loads(unfenced(answer))
-    if wanted is None or not isinstance(value, dict):
-        return []
-    found = {name.split("/")[1] for name, doubt in nats.items() if doubt > DOUBT and "/" in name}
-    for field in wanted[0]:
-        said = value.get(field.name)
-        if field.kind == "string" and isinstance(said, str):
-            words = re.search(rf"(?<!\w){re.escape(said)}(?!\w)", text, re.IGNORECASE) if said.strip() else None
-            found |= set() if words else {field.name}
-    return [field.name for field in wanted[0] if field.name in found]
+def guesses(schema: Any, likelihood: Mapping[str, float]) -> list[str]:
+    """The fields of a record whose values are a guess: read back, something else was as likely at one of its tokens."""
+    wanted = fields_of(schema) if isinstance(schema, Mapping) else None
+    found = {name.split("/")[1] for name, likely in likelihood.items() if likely < EVEN and "/" in name}
+    return [] if wanted is None else [field.name for field in wanted[0] if field.name in found]
 
 
 Asker = Callable[[str, int], "Request"]

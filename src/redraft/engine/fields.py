@@ -19,7 +19,7 @@ def field_entropy(text: Text, done: Generation) -> dict[str, float]:
     Empty for a text that is not JSON. Entropies are those of the conditioned distributions at the last step of the
     canvas, so what the language forces is certain; `Generation.log_mass` tells how likely that was to the model.
     """
-    return {pointer: max(nats, default=0.0) for pointer, nats in _by_field(text, done).items()}
+    return {pointer: max(nats, default=0.0) for pointer, nats in _by_field(text, done, done.entropy).items()}
 
 
 def field_confidence(text: Text, done: Generation, temperature: float = 1.0) -> dict[str, float]:
@@ -30,21 +30,32 @@ def field_confidence(text: Text, done: Generation, temperature: float = 1.0) -> 
     """
     if not 0 < temperature < math.inf:
         raise RequestError(f"temperature is {temperature}; it must be a number above 0")
-    return {pointer: math.exp(-sum(nats) / temperature) for pointer, nats in _by_field(text, done).items()}
+    found = _by_field(text, done, done.entropy)
+    return {pointer: math.exp(-sum(nats) / temperature) for pointer, nats in found.items()}
 
 
-def _by_field(text: Text, done: Generation) -> dict[str, list[float]]:
+def field_likelihood(text: Text, done: Generation, log_p: Sequence[float]) -> dict[str, float]:
+    """Of each plain value the probability of its least likely token, from what `read_back` returns.
+
+    The token before a value counts as one of it: it decides between a text, a number and null.
+    """
+    found = _by_field(text, done, log_p, before=1)
+    return {pointer: math.exp(min(nats, default=0.0)) for pointer, nats in found.items()}
+
+
+def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: int = 0) -> dict[str, list[float]]:
+    """Of each plain value the numbers of its tokens, and of those that end fewer than `before` characters in front."""
     try:
         value = json.loads(unfenced(done.text))
     except ValueError:
         return {}
     # The text is the content alone: thinking before it has tokens of its own.
-    places, entropy = token_spans(text, done.tokens[done.begins :]), done.entropy[done.begins :]
+    places, numbers = token_spans(text, done.tokens[done.begins :]), numbers[done.begins :]
     found = {}
     for path in _plain(value, []):
         begin, end = span_of(done.text, path)
         pointer = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
-        found[pointer] = [nats for nats, (a, b) in zip(entropy, places, strict=True) if a < end and begin < b]
+        found[pointer] = [one for one, (a, b) in zip(numbers, places, strict=True) if a < end and begin - before < b]
     return found
 
 

@@ -82,13 +82,13 @@ class Relay:
             if self.phase == "draining":
                 raise stopping()
             if body is not None:  # else the client left before it had asked
-                await self._answered(scope, body, receive, send)
+                await self._pass_on(scope, body, receive, send)
         except ApiError as refusal:
             await answer(refusal)(scope, receive, send)
         finally:
             self._bodies.drop(read.caller, read.size)
 
-    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Until it is answered or the client has left."""
         answering = asyncio.create_task(self._answer(scope, body, _Reply(send)))
         leaving = asyncio.create_task(_gone(receive))
