@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from redraft.errors import RedraftError
 
@@ -14,9 +16,13 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
+    if sys.stderr is None:  # `print` would take standard output for it
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # as long as the program
     if sys.stdout is None:  # Python's sign that it was closed; the next file opened would get what is printed
         print("redraft: standard output is closed; send it to a file, or to /dev/null", file=sys.stderr)
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are written as they are
     try:
         from redraft.cli.main import build_parser  # here, because Ctrl-C may come while it is imported
 
@@ -33,13 +39,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RedraftError as error:
         if arguments.debug:
             raise
-        print(f"redraft: {error}", file=sys.stderr)
+        from redraft.cli.common import tame  # what a file says may be in it
+
+        print(f"redraft: {tame(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as error:
         if arguments.debug:
             raise
         print(f"redraft: {str(error) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
+    except UnicodeEncodeError as error:  # an argument or a file's name with bytes that are no text
+        if arguments.debug:
+            raise
+        print(f"redraft: {error.object[:60]!r} is not UTF-8 text; write it in UTF-8", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         _drop_output()  # its reader went away, as `head` does
         return 1

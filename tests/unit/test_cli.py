@@ -199,6 +199,23 @@ def test_results_are_not_lost_where_output_is_closed() -> None:
     assert "standard output is closed" in done.stderr
 
 
+def test_notes_do_not_stand_among_results_where_stderr_is_closed() -> None:
+    words = f"{sys.executable} -m redraft generate --seed 1 --max-tokens 1 --steps 1 --preset nothing 2>&-"
+    done = subprocess.run(words, shell=True, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_what_a_file_says_does_not_steer_the_terminal(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "\\u001b[31mE\\u009b"}')
+    line = refused(capsys, "json", "--schema", str(tmp_path / "schema.json"), "text")
+    assert not {"\x1b", "\x9b"} & {*line}
+
+
+def test_a_word_that_is_no_text_is_one_line(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = failing(monkeypatch, UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "no"))
+    assert "is not UTF-8 text; write it in UTF-8" in refused(capsys, *words)
+
+
 def test_a_reader_that_goes_away_is_not_an_error_to_shout_about() -> None:
     """What print had buffered was written at exit, where Python reports a broken pipe with a traceback of its own."""
     reader, writer = os.pipe()

@@ -142,8 +142,9 @@ def test_a_folder_is_no_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "notes").mkdir()
     monkeypatch.chdir(tmp_path)
     assert read_schema("notes")["required"] == ["notes"]
-    with pytest.raises(RequestError, match="notes cannot be read: Is a directory"):
-        read_schema(str(tmp_path / "notes"))
+    for name in (str(tmp_path / "notes"), "notes/", "./notes"):
+        with pytest.raises(RequestError, match="notes cannot be read: Is a directory"):
+            read_schema(name)
 
 
 @given(st.text(max_size=40))

@@ -77,7 +77,9 @@ def test_an_answer_behind_a_prompt_that_is_read_is_the_same_and_tells_of_its_end
 
 def test_an_answer_read_back_is_as_likely_as_when_it_was_written(engine: Engine) -> None:
     """From left to right, token after token, it was read by steps; here it is read as a prompt."""
-    request = Request(TEXT, Options(causal=True, logprobs=1, max_tokens=40, seed=1), chat=True)
+    policy = engine.resolve(TEXT).policy
+    hot = 1 / policy.schedule.temperature(policy.max_steps, policy.max_steps)  # the coolest, which it draws at, is 1
+    request = Request(TEXT, Options(causal=True, logprobs=1, max_tokens=40, seed=1, temperature=hot), chat=True)
     done = engine.run(engine.resolve(request))
     written = [row[0][1] for row in done.logprobs]
     assert read_back(engine, request, done)[: len(written)] == pytest.approx(written, abs=1e-4)

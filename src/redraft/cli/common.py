@@ -96,7 +96,7 @@ def set_up(threads: int | None) -> None:
 
 def note(line: str) -> None:
     """What a user should know, beside the result."""
-    print(f"redraft: {line}", file=sys.stderr)
+    print(f"redraft: {tame(line)}", file=sys.stderr)
 
 
 def loaded(done: int, total: int) -> None:

@@ -60,7 +60,7 @@ def read_schema(given: str) -> Any:
     from redraft.constraints.schemas import EXAMPLE, plain_schema
 
     path = Path(given)
-    is_file = not given.lstrip().startswith("{") and (path.suffix == ".json" or _is_file(path))
+    is_file = not given.lstrip().startswith("{") and (path.suffix == ".json" or _is_file(path, given))
     try:
         schema = plain_schema(_read(path, "--schema") if is_file else given)
         if isinstance(schema, dict) and schema and not schema.keys() & CARE.keys():
@@ -79,10 +79,10 @@ def note_ignored(keywords: Sequence[str]) -> None:
         note(f"ignored, as no keyword of JSON Schema: {', '.join(keywords[:MOST_NAMED])}{more}")
 
 
-def _is_file(path: Path) -> bool:
+def _is_file(path: Path, given: str) -> bool:
     """Or a pipe, as `<(command)` gives one, or a folder named with a slash: a field may be called as a folder is."""
     try:
-        return path.exists() and not (path.is_dir() and "/" not in str(path))
+        return path.exists() and not (path.is_dir() and "/" not in given)
     except OSError:  # fields may be longer than a file's name
         return False
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, note, print_json, say_bounds
+from redraft.cli.common import Commands, command, load_engine, note, print_json, say_bounds, tame
 from redraft.cli.file_lines import PLACE_HELP, TextFile, read_lines
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
@@ -105,7 +105,8 @@ def show(source: TextFile, data: bytes, details: dict[str, object], arguments: a
     if arguments.json:
         print_json({"file": str(source.path), "written": arguments.write, "diff": source.diff(data)} | details)
     else:
-        print(source.diff(data), end="")
+        diff = source.diff(data)
+        print(tame(diff) if sys.stdout.isatty() else diff, end="")  # what steers a terminal may stand in the file
         if data == source.data:
             note("the new text is the one that was there; another --seed may change it")
         if arguments.write:

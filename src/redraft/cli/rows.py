@@ -57,6 +57,11 @@ class Row:
     data: bytes
     digest: str
     size: int
+    name: str | None = None
+
+    def named(self) -> Row:
+        """With its own name in place of its data, where it is only waited for."""
+        return replace(self, data=b"", name=_id_of(self.data))
 
 
 RowAnswer = tuple[Row, int, Mapping[str, Any]]
@@ -338,9 +343,10 @@ def check_length(row: Row) -> None:
 def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str, Any]:
     """The line that answers a row."""
     row, status, body = answer
+    name = row.name if row.name is not None else _id_of(row.data)
     return {
         "id": f"batch_req_{number + 1}",
-        "custom_id": _id_of(row.data, number),
+        "custom_id": str(number + 1) if name is None else name,
         "row_sha256": row.digest,
         "response": {"status_code": status, "request_id": f"row-{number + 1}", "body": body},
         "error": None,
@@ -359,13 +365,13 @@ def _differ(target: Path, before: Settings, now: Settings) -> str:
     return f"{target} was begun with {'; '.join(pairs)}: use the same flags, or name another output"
 
 
-def _id_of(row: bytes, number: int) -> str:
-    """A row's own name, or its number."""
+def _id_of(row: bytes) -> str | None:
+    """A row's own name."""
     with suppress(ValueError, RecursionError):
         found = read_json(row)
         if isinstance(found, dict) and found.get("custom_id") is not None and len(str(found["custom_id"])) <= MOST_ID:
             return str(found["custom_id"])
-    return str(number + 1)
+    return None
 
 
 @contextmanager

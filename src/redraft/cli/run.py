@@ -137,7 +137,7 @@ def _fleet(arguments: argparse.Namespace) -> Done:
                         sent = with_images(row.data, folder)
                     except ApiError as error:
                         refusal = error
-                    under_way.append((row, refusal))
+                    under_way.append((row.named(), refusal))
                     yield sent
 
             for status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):

@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pyarrow
@@ -27,6 +26,9 @@ BATCH = 64
 
 WINDOW = 32 * BATCH
 """Rows that are sorted by how they begin, and so the most that are answered before their turn to be written."""
+
+BATCH_BYTES, WINDOW_BYTES = 2**25, 2**28
+"""At which a batch or a window ends, however few its rows are: rows may be long."""
 
 UNDER_WAY = 2
 """Batches of one actor, so that the next one's rows fill the forwards that the last rows of one leave room in."""
@@ -86,7 +88,17 @@ def answers(ray: Any, fleet: Fleet, rows: Iterator[bytes], *, first: int, seed: 
 def _tables(rows: Iterator[bytes], first: int) -> Iterator[pyarrow.Table]:
     """Batches of numbered rows; of each window, rows of one beginning stand together."""
     numbered = enumerate(rows, first)
-    while window := sorted(islice(numbered, WINDOW), key=lambda one: (blocks_of(one[1])[:1], one[0])):
-        for start in range(0, len(window), BATCH):
-            numbers, data = zip(*window[start : start + BATCH], strict=True)
+    while window := sorted(_few(numbered, WINDOW, WINDOW_BYTES), key=lambda one: (blocks_of(one[1])[:1], one[0])):
+        left = iter(window)
+        while batch := _few(left, BATCH, BATCH_BYTES):
+            numbers, data = zip(*batch, strict=True)
             yield pyarrow.table({"number": numbers, "row": pyarrow.array(data, pyarrow.large_binary())})
+
+
+def _few(numbered: Iterator[tuple[int, bytes]], most: int, most_bytes: int) -> list[tuple[int, bytes]]:
+    """The next rows, at most so many, and no more behind so many bytes."""
+    found, size = list[tuple[int, bytes]](), 0
+    while len(found) < most and size < most_bytes and (one := next(numbered, None)):
+        found.append(one)
+        size += len(one[1])
+    return found

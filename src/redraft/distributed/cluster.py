@@ -16,7 +16,7 @@ from typing import Any
 from redraft.config import read_config
 from redraft.distributed.fleet import Fleet
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.server.http.process import mind_memory, run
+from redraft.server.http.process import run
 from redraft.version import __version__
 from redraft.weights.source import locate
 
@@ -159,7 +159,6 @@ def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, read
             serve.start(proxy_location="Disabled", logging_config=quiet)
             replicas = serve.run(replicas_of(fleet), name=NAME, route_prefix=None, logging_config=quiet)
             relay = Ingress(replicas, fleet.args).__serve_build_asgi_app__()
-            mind_memory()
             run(relay, relay, host, port, lambda _, url: ready(url), last_sec=END_SEC)
             serve.delete(NAME)
         except (RuntimeError, ray.exceptions.RayError) as error:

@@ -26,7 +26,7 @@ from redraft.distributed.router import PrefixRouter
 from redraft.server.http.app import create_app
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
-from redraft.server.http.process import mind_memory
+from redraft.server.http.process import mind_memory, settle
 from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
 
@@ -62,6 +62,7 @@ class Replica:
         self._service.ready(self._engine)
         self._app = create_app(self._service, Log(None if fleet.quiet else sys.stderr))
         self._running: set[asyncio.Task[None]] = set()
+        settle()
 
     async def answer(
         self, scope: dict[str, Any], body: bytes, *, blocks: Sequence[bytes] = ()
@@ -135,6 +136,8 @@ class Ingress:
         self._answer = replicas.answer.options(stream=True, _by_reference=False)  # not through the object store
 
     def __serve_build_asgi_app__(self) -> Relay:  # Serve's name
+        mind_memory()
+        settle()
         return Relay(self._ask, (RayActorError, ReplicaUnavailableError), self._figures, self._settings)
 
     async def _ask(

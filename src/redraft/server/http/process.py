@@ -182,7 +182,7 @@ def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engin
     except Exception as error:
         service.failure = RunError(f"loading failed, {type(error).__name__}: {error}")
     else:
-        _settle()
+        settle()
         service.ready(engine)
         ready(engine)
         return
@@ -190,7 +190,7 @@ def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engin
     server.should_exit = True
 
 
-def _settle() -> None:
+def settle() -> None:
     """Take what is loaded out of the garbage collector's sight: it looked through all of it, 0.2 seconds in which
     nobody was answered, whenever requests had made a quarter as much."""
     gc.collect()

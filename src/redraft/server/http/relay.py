@@ -8,6 +8,7 @@ of bodies: every replica is a whole server. Where there are keys, a body of a cl
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -33,6 +34,8 @@ Ask = Callable[[Mapping[str, Any], bytes, Sequence[bytes]], AsyncGenerator[Seque
 
 TRIES = 3
 """Replicas that one request may be asked of: a request that ends every process it comes to must not go on for ever."""
+
+LARGE_BYTES = 2**20
 
 PROBES = ("/health", "/v1/health", "/ready", "/live")
 PROBE_SEC = 5.0
@@ -87,6 +90,8 @@ class Relay:
             await answer(refusal)(scope, receive, send)
         finally:
             self._bodies.drop(read.caller, read.size)
+            if read.size > LARGE_BYTES:
+                gc.collect()  # tracebacks hold frames that hold the bodies of requests before this one
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Until it is answered or the client has left."""
