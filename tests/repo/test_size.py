@@ -23,10 +23,10 @@ PART_WALLS = {
     "tune": 3_025,
     "measure": 2_800,
     "server": 6_180,
-    "operations": 2_090,
+    "operations": 2_120,
     "trace": 615,
     "distributed": 640,
-    "cli": 4_970,
+    "cli": 4_980,
 }
 
 

@@ -29,8 +29,7 @@ from redraft.server.limits import read_json
 from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES
 from redraft.server.openai.batch import answer as answer_row
 
-MOST_HELD_BYTES = 2**26
-"""Of rows under way together."""
+MOST_HELD_BYTES = 2**26  # of rows under way together
 MOST_FAILED = 3
 """Rows with an error that a run names at its end."""
 MOST_IMAGES = 64  # of a row
