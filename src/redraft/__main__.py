@@ -39,19 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RedraftError as error:
         if arguments.debug:
             raise
-        from redraft.cli.common import tame  # what a file says may be in it
-
-        print(f"redraft: {tame(str(error))}", file=sys.stderr)
+        _say(str(error))
         return error.exit_code
     except KeyboardInterrupt as error:
         if arguments.debug:
             raise
-        print(f"redraft: {str(error) or 'interrupted'}", file=sys.stderr)
+        _say(str(error) or "interrupted")
         return INTERRUPTED
     except UnicodeEncodeError as error:  # an argument or a file's name with bytes that are no text
         if arguments.debug:
             raise
-        print(f"redraft: {error.object[:60]!r} is not UTF-8 text; write it in UTF-8", file=sys.stderr)
+        _say(f"{error.object[:60]!r} is not UTF-8 text; write it in UTF-8")
         return 2
     except BrokenPipeError:
         _drop_output()  # its reader went away, as `head` does
@@ -62,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         full = error.errno == errno.ENOSPC
         where = error.filename or ("the output" if full else "the system says")
         remedy = "make room and run it again" if full else "run again with --debug"
-        print(f"redraft: {where}: {error.strerror or error}; {remedy}", file=sys.stderr)
+        _say(f"{where}: {error.strerror or error}; {remedy}")
         if full:
             _drop_output()  # what could not be written would fail a second time
         return 1
@@ -70,8 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         first = (str(error).splitlines() or [""])[0]
-        print(f"redraft: internal error, {type(error).__name__}: {first} (run again with --debug)", file=sys.stderr)
+        _say(f"internal error, {type(error).__name__}: {first} (run again with --debug)")
         return 1
+
+
+def _say(text: str) -> None:
+    """A line on stderr, in which a file's words or its name may stand."""
+    from redraft.cli.common import tame
+
+    print(f"redraft: {tame(text)}", file=sys.stderr)
 
 
 def _drop_output() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
         request = asker(text, 0)
         done = answered(seen, request, arguments)
     print(_line(engine, done, arguments), flush=True)
-    if tells_guesses(arguments) and not arguments.image:
-        sure = field_likelihood(engine.text, done, read_back(engine, request, done))
-        say_guesses(arguments, guesses(schema, sure))
+    if tells_guesses(arguments):
+        with suppress(RequestError):  # of an image, or a context that is full: nothing more is known then
+            sure = field_likelihood(engine.text, done, read_back(engine, request, done))
+            say_guesses(arguments, guesses(schema, sure))
     return 0
 
 
