@@ -432,13 +432,6 @@ def test_a_file_is_scored_as_by_one_engine(two_nodes: TwoNodes, nano: Engine, tm
     assert scores[1] == scores[0]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--replicas", "9"), "9 replicas of 1 CPU each do not fit on the cluster, which has room for 2"),
-        (("--model", "/nowhere"), "put the model where all nodes see it, at the same path"),
-    ],
-)
 def test_batches_of_long_rows_end_by_their_bytes() -> None:
     """64 rows of 16 MiB were one batch, and 2,048 of them a window, before the first answer."""
     from redraft.distributed.batch import BATCH_BYTES, _tables
@@ -449,6 +442,13 @@ def test_batches_of_long_rows_end_by_their_bytes() -> None:
     assert max(table.nbytes for table in tables) < BATCH_BYTES + 2**23
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--replicas", "9"), "9 replicas of 1 CPU each do not fit on the cluster, which has room for 2"),
+        (("--model", "/nowhere"), "put the model where all nodes see it, at the same path"),
+    ],
+)
 def test_a_cluster_that_cannot_serve_is_refused(two_nodes: TwoNodes, words: tuple[str, ...], message: str) -> None:
     code, error = output_of(two_nodes.redraft("serve", *words))
     assert (code, message in error) == (2, True), error
