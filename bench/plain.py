@@ -205,10 +205,10 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     began = time.monotonic()
     request = engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language))
     done = engine.run(request)
+    seconds = time.monotonic() - began
     wanted, got = read_json(example.answer), read_json(done.text)
     fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)
     count = len(wanted) if record and isinstance(wanted, dict) else 1
-    seconds = time.monotonic() - began
     likely = field_likelihood(engine.text, done, read_back(engine, request, done)) if held else {}
     guessed = bool(guesses(schema_of(example.prompt), likely)) if held else False
     named = wanted if held and isinstance(wanted, dict) else {}

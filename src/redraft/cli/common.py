@@ -245,18 +245,18 @@ def _some(text: str, source: str) -> str:
 def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
     """A line on stderr if a model of the package is asked for what it was not taught: by a user's `turn`, or None for
     any other text."""
-    if tells_guesses(arguments) and (turn is None or not turn.startswith(TAUGHT[arguments.model])):
+    if embedded(arguments) and (turn is None or not turn.startswith(TAUGHT[arguments.model])):
         note(BOUNDS[arguments.model])
 
 
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:
     """A line on stderr about the fields whose values are a guess, if a model of the package is asked."""
-    if fields and tells_guesses(arguments):
+    if fields and embedded(arguments):
         bounds = f"{arguments.model} is small and often wrong, and a field with ? may be null"
         note(f"a guess: {', '.join(fields)}; {bounds}")
 
 
-def tells_guesses(arguments: argparse.Namespace) -> bool:
+def embedded(arguments: argparse.Namespace) -> bool:
     """Whether a person asks a model of the package as it is."""
     return arguments.model in TAUGHT and not getattr(arguments, "adapter", None) and at_a_terminal()
 

@@ -14,13 +14,13 @@ from redraft.cli.common import (
     asked,
     command,
     decoded,
+    embedded,
     image_flag,
     load_engine,
     numbered_lines,
     read_prompt,
     say_bounds,
     say_guesses,
-    tells_guesses,
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         request = asker(text, 0)
         done = answered(seen, request, arguments)
     print(_line(engine, done, arguments), flush=True)
-    if tells_guesses(arguments):
+    if embedded(arguments):
         with suppress(RequestError):  # of an image, or a context that is full: nothing more is known then
             sure = field_likelihood(engine.text, done, read_back(engine, request, done))
             say_guesses(arguments, guesses(schema, sure))

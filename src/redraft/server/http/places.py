@@ -17,6 +17,7 @@ BLOCK_BYTES = 512
 
 MOST_BLOCKS = 64
 NOTHING = (b"", b"null", b'""', b"[]")
+"""Fields that are no part of a prompt, as they were sent."""
 
 MOST_KNOWN = 200_000
 """Beginnings that are remembered, of 8 bytes each and as much again for where they are."""

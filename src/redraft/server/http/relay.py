@@ -36,6 +36,7 @@ TRIES = 3
 """Replicas that one request may be asked of: a request that ends every process it comes to must not go on for ever."""
 
 LARGE_BYTES = 2**20
+"""Of a body, behind which the garbage of earlier requests is looked for."""
 
 PROBES = ("/health", "/v1/health", "/ready", "/live")
 PROBE_SEC = 5.0
@@ -131,11 +132,11 @@ class Relay:
             except TimeoutError:
                 error = NONE_YET
                 break
-            except Exception as problem:
+            except Exception as problem:  # a replica is lost, or what carries the request has failed
                 if reply.is_whole:
                     await reply.close()
                     return
-                if not isinstance(problem, self._lost):  # of what carries it: still an answer in our form
+                if not isinstance(problem, self._lost):
                     logging.getLogger(__name__).error("a request could not be passed on: %.500r", problem)
                     error = FAILED
                     break
