@@ -292,6 +292,56 @@ def batches_of_all_kinds(feed: Feed) -> list[Batch]:
     return found + pack([*wide, *gap], pack_tokens=150) + pack(narrow, pack_tokens=120, draws=2)
 
 
+def some_canvases(drawn: Corruption, chosen: Tensor, width: int) -> Corruption:
+    """The choices of some canvases, cut to a width."""
+    found = drawn.some(chosen)
+    assert found.roll is not None
+    cut = (part[..., :width] for part in (found.roll.uniform, found.roll.tokens))
+    return replace(found, canvas=found.canvas[:, :width], roll=Roll(found.roll.steps, found.roll.temperature, *cut))
+
+
+def test_groups_of_several_widths_in_one_batch_have_the_losses_that_they_have_apart(
+    feed: Feed, model: DiffusionGemma
+) -> None:
+    """Answers and a gap on canvases of 8, 16 and 24, drawn twice, with every kind of noise."""
+    rng, wide = Random(0), msgspec.structs.replace(feed.recipe.data, most_blocks=3)
+    narrow = Feed(msgspec.structs.replace(feed.recipe, data=wide), feed.base)
+    rows = [feed.row(example, rng, 24) for example in feed.samples(0)]
+    rows += [narrow.row(example, rng, width) for width in (8, 16) for example in feed.samples(width)]
+    rows.append(feed.row(Example("sudoku\n1..4 is", "12", suffix="34 and 4321"), rng, 24))
+    apart, (one,) = pack(rows, draws=2), pack(rows, draws=2, merge_rows=10**6)
+    assert one.live is not None
+    assert sorted(one.live.unique().tolist()) == sorted({batch.target.shape[1] for batch in apart})
+    assert len(pack(rows, draws=2, merge_rows=1)) == len(apart) >= 3
+    assert sum(batch.given.sum() for batch in apart) == one.given.sum() > 0
+    wanted = ObjectiveRecipe(draws=2, tell_prompt=False, plausible=0.2, rolled=0.5, own=0.4, own_steps=2)
+    drawn = corrupt(one, feed.base.config.vocab_size, torch.Generator().manual_seed(3), wanted)
+    assert torch.equal(drawn.canvas[one.pinned], one.target[one.pinned])
+    together = losses(model, one, drawn, wanted)
+    assert together.denoise is not None
+    encode = denoise = torch.zeros(())
+    for batch in apart:
+        length = batch.clean.shape[1]
+        lines = [next(i for i in range(len(rows)) if one.clean[i, :length].equal(text)) for text in batch.clean]
+        mine = torch.tensor(
+            [
+                next(
+                    i + draw
+                    for i in range(0, len(one.target), 2)
+                    if one.live[i] == width and one.owner[i] == lines[owner] and one.start[i] == start
+                )
+                for j, (owner, start) in enumerate(zip(batch.owner.tolist(), batch.start.tolist(), strict=True))
+                for width, draw in [(batch.target.shape[1], j % 2)]
+            ]
+        )
+        found = losses(model, batch, some_canvases(drawn, mine, batch.target.shape[1]), wanted)
+        assert found.denoise is not None
+        encode = encode + found.encode * batch.scored.sum() / one.scored.sum()
+        denoise = denoise + found.denoise * batch.weight.sum() / one.weight.sum()
+    torch.testing.assert_close(together.denoise, denoise, rtol=2e-5, atol=1e-6)
+    torch.testing.assert_close(together.encode, encode, rtol=2e-5, atol=1e-6)
+
+
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_both_losses_equal_those_of_transformers_modules(
     feed: Feed, recipe: Recipe, model: DiffusionGemma, tmp_path: Path

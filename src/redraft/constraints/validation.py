@@ -8,7 +8,6 @@ import json
 import math
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from urllib.parse import unquote
 from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import JUDGES, UNTIL, TimeLimitError
+from redraft.constraints.isolated import isolated
 from redraft.errors import ConstraintError, DeadlineError, awaited
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _elsewhere(schema: Any, value: Any, most: int) -> list[tuple[list[str | int]
     named = set(_META_SCHEMA.findall(whole))
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in named}
     asked = json.dumps([_KINDS[draft], newer, _REGEX, metas, schema, value, most])
-    command = [sys.executable, "-I", "-c", _JUDGE, *map(str, (math.ceil(JUDGE_SEC), JUDGE_BYTES))]
+    command = isolated(_JUDGE, "jsonschema_rs", math.ceil(JUDGE_SEC), JUDGE_BYTES)
     with JUDGES.turn(str(threading.get_ident())):
         until = UNTIL.get()
         left = JUDGE_SEC if until is None else max(LEAST_SEC, min(JUDGE_SEC, until - time.monotonic()))

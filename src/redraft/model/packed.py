@@ -259,7 +259,8 @@ def round_rows(
 ) -> tuple[Float[Tensor, "rows inner"] | Int[Tensor, "rows inner"], Float[Tensor, "rows 1"]]:
     """Rows rounded to an 8-bit format: codes, and the scale of each row."""
     largest = LARGEST_FP8 if form.is_float else LARGEST_INT8
-    scale = (x.abs().amax(-1, keepdim=True).float() / largest).clamp_(min=TINY)
+    peak = x.abs().amax(-1, keepdim=True).float()
+    scale = (peak / torch.full_like(peak, largest)).clamp_(min=TINY)  # by a number, a GPU multiplies by its inverse
     codes = x.float() / scale
     return (codes if form.is_float else codes.round_()).to(form.dtype), scale
 
@@ -310,7 +311,7 @@ def encode(values: Float[Tensor, "*shape"], step: Tensor, form: Format) -> Tenso
     sized = torch.where(step > 0, values / step.clamp(min=TINY), 0.0)
     # Halves round to the even code, as in IEEE rounding; so every second boundary belongs to the code above.
     middles = torch.tensor([(a + b) / 2 for a, b in pairwise(LEVELS)], device=values.device)
-    middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(()))
+    middles[1::2] = torch.nextafter(middles[1::2], middles.new_zeros(()))
     return (torch.bucketize(sized.abs().clamp(max=_LARGEST_FP4), middles) + 8 * (sized < 0)).to(torch.uint8)
 
 

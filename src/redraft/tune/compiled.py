@@ -1,7 +1,7 @@
 """Layers compiled for training: the operations between the matrices become a few loops.
 
 A small model spends most of a step there. Attention stays outside, because its contexts differ. What is compiled takes
-any number of rows; compiling takes a minute.
+any number of rows, and layers of one kind share it; compiling takes a minute or two.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import _dynamo as dynamo
 from torch.nn import Module
 
 from redraft.errors import RecipeError
@@ -22,31 +23,36 @@ from redraft.model.moe import experts_fast
 from redraft.shapes import Tensor
 from redraft.tune.context import matrix_format
 
-Before = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
-
 # The exact norm is one expression; the fast one saves launches, which a compiler does itself.
 _FORMS = Kernels(norm=REFERENCE.norm, experts=experts_fast)
-# Each part apart, because together eight layers come to torch's bound on the compiled forms of one function.
-_OPTIONS: dict[str, Any] = {"dynamic": True, "isolate_recompiles": True}
+_OPTIONS: dict[str, Any] = {"dynamic": True}
+_FORMS_OF_ONE = 64
+"""Most compiled forms of one function: layers of two kinds, with and without gradients, and one row or none."""
 
 
 def compile_parts(model: DiffusionGemma) -> None:
     """Compile what every layer does before and after attention, the input of canvases and the logits, in place.
 
-    Names and shapes of weights stay the same. Raises RecipeError if there is no compiler.
+    Layers of one kind share what is compiled. Names and shapes of weights stay the same. Raises RecipeError if there is
+    no compiler.
     """
     if model.device.type == "cpu" and shutil.which(os.environ.get("CXX", "g++")) is None:
         raise RecipeError("[train] compile needs a C++ compiler, and g++ is not there; install it or leave compile out")
-    parts: list[tuple[Module, str]] = [(model.self_conditioning, "forward"), (model, "logits")]
+    dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, _FORMS_OF_ONE)
+    before, after = (torch.compile(part, **_OPTIONS) for part in (_before, Layer.after))
     model.self_conditioning.kernels = _FORMS
     for layer in model.layers:
         assert isinstance(layer, Layer)
         layer.kernels = layer.attention.kernels = _FORMS
-        setattr(layer, "before", partial(_before, layer.before))  # noqa: B010 - types forbid assigning to a method
-        parts += [(layer, "before"), (layer, "after")]
-    for part, name in parts:
-        setattr(part, name, torch.compile(getattr(part, name), **_OPTIONS))
+        _replace(layer, "before", partial(before, layer))
+        _replace(layer, "after", partial(after, layer))
+    _replace(model.self_conditioning, "forward", torch.compile(model.self_conditioning.forward, **_OPTIONS))
+    _replace(model, "logits", torch.compile(model.logits, **_OPTIONS))
 
 
-def _before(before: Before, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-    return matrix_format(*before(x, cos, sin))
+def _replace(module: Module, method: str, form: Callable[..., Any]) -> None:
+    setattr(module, method, form)  # types forbid assigning to a method
+
+
+def _before(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    return matrix_format(*Layer.before(layer, x, cos, sin))

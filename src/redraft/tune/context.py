@@ -88,14 +88,18 @@ class CanvasContext(_Placed):
         origin: Int[Tensor, "canvases"],
         start: Int[Tensor, "canvases"],
         width: int,
+        live: Int[Tensor, "canvases"] | None = None,
     ) -> None:
+        """`live` are the positions of each canvas that are seen, if not all are."""
         self.clean, self.owner, self.origin, self.start, self.width = clean, owner, origin, start, width
+        self.live = live
         self.reach = int(start.max())  # no canvas sees a clean token from here on
         super().__init__((start - origin)[:, None] + torch.arange(width, device=start.device))  # behind its prefix
 
     def some(self, chosen: Int[Tensor, "some"]) -> CanvasContext:
         """The context of a part of the canvases."""
-        return CanvasContext(self.clean, self.owner[chosen], self.origin[chosen], self.start[chosen], self.width)
+        live = None if self.live is None else self.live[chosen]
+        return CanvasContext(self.clean, self.owner[chosen], self.origin[chosen], self.start[chosen], self.width, live)
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         """Prefix keys from the clean pass, then the canvas's own."""
@@ -113,6 +117,8 @@ class CanvasContext(_Placed):
             if window is not None:
                 prefix &= key >= start - window + 1
             own = torch.ones(self.start.shape[0], self.width, dtype=torch.bool, device=self.start.device)
+            if self.live is not None:
+                own = torch.arange(self.width, device=self.start.device) < self.live[:, None]
             self._biases[window] = _bias(torch.cat([prefix, own], 1)[:, None], like).expand(-1, self.width, -1)
         return self._biases[window]
 

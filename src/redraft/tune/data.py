@@ -90,6 +90,7 @@ class Feed:
             most_rows=self.recipe.train.most_rows,
             pack_tokens=self.recipe.data.pack_tokens,
             length_step=self.recipe.data.length_step,
+            merge_rows=self.recipe.data.merge_rows or 0,
         )
 
     def samples(self, seed: int) -> list[Sample]:

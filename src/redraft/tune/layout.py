@@ -1,8 +1,9 @@
 """Token sequences with their canvases, and how they form the batches of a step.
 
 Rows with canvases of one width and sequences of about one length share a batch, so that there is little padding. With
-packing, several sequences share a line and do not see each other. All batches of a step make one optimizer step; each
-has the weight of the positions that it scores.
+packing, several sequences share a line and do not see each other. Where a batch has a cost of its own, as the launches
+of a GPU, groups of several widths and lengths share one, as long as that adds little padding. All batches of a step
+make one optimizer step; each has the weight of the positions that it scores.
 """
 
 from __future__ import annotations
@@ -68,35 +69,64 @@ def pack(
     most_rows: int = 0,
     pack_tokens: int = 0,
     length_step: int = LENGTH_STEP,
+    merge_rows: int = 0,
 ) -> list[Batch]:
     """Batches of rows, in the order of their first rows.
 
     `draws` repeats every canvas. `most_rows` bounds the token rows of a batch, unless a single row has more. With
     `pack_tokens` sequences share lines of that many tokens. Lengths are rounded up to `length_step` tokens, and
-    sequences of one rounded length share a batch.
+    sequences of one rounded length share a batch. So do groups that differ, while at most `merge_rows` token rows of
+    padding come of it.
     """
     groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
         width = len(row.spots[0].target) if row.spots else 0
         groups[width, 0 if pack_tokens else -(-len(row.clean) // length_step)].append(row)
     batches = []
-    for group in groups.values():
+    for group in _merged(list(groups.values()), draws, merge_rows):
         for part in _parts(group, draws, most_rows):
             batches.append(_batch(_lines(part, pack_tokens), pad).repeated(draws))
     return batches
 
 
+def _merged(groups: list[list[Row]], draws: int, most: int) -> list[list[Row]]:
+    """Groups joined two by two, the pair with the least padding first, while that is at most `most` token rows."""
+    sizes = [_size(group) for group in groups]
+    while most and len(groups) > 1:
+        pairs = ((i, j) for j in range(len(groups)) for i in range(j))
+        added, i, j = min((_padding(sizes[i], sizes[j], draws), i, j) for i, j in pairs)
+        if added > most:
+            break
+        groups[i] = groups[i] + groups.pop(j)
+        sizes.pop(j)
+        sizes[i] = _size(groups[i])
+    return groups
+
+
+def _size(rows: Sequence[Row]) -> tuple[int, int, int, int]:
+    """Sequences, tokens of the longest, canvases, and positions of the widest."""
+    spots = [spot for row in rows for spot in row.spots]
+    widest = max((len(spot.target) for spot in spots), default=0)
+    return len(rows), max(len(row.clean) for row in rows), len(spots), widest
+
+
+def _padding(a: tuple[int, int, int, int], b: tuple[int, int, int, int], draws: int) -> int:
+    """Token rows that two groups have more of as one."""
+    tokens = (a[0] + b[0]) * max(a[1], b[1]) - a[0] * a[1] - b[0] * b[1]
+    return tokens + draws * ((a[2] + b[2]) * max(a[3], b[3]) - a[2] * a[3] - b[2] * b[3])
+
+
 def _parts(rows: Sequence[Row], draws: int, most_rows: int) -> Iterator[list[Row]]:
     part: list[Row] = []
-    longest = canvases = 0
+    longest = widest = canvases = 0
     for row in rows:
-        wide = draws * (row.cost - len(row.clean))
-        longest = max(longest, len(row.clean))
-        if part and most_rows and longest * (len(part) + 1) + canvases + wide > most_rows:
+        count, wide = draws * len(row.spots), max((len(spot.target) for spot in row.spots), default=0)
+        longest, widest = max(longest, len(row.clean)), max(widest, wide)
+        if part and most_rows and longest * (len(part) + 1) + widest * (canvases + count) > most_rows:
             yield part
-            part, longest, canvases = [], len(row.clean), 0
+            part, longest, widest, canvases = [], len(row.clean), wide, 0
         part.append(row)
-        canvases += wide
+        canvases += count
     yield part
 
 
@@ -133,7 +163,11 @@ def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
         clean.append(tokens + [pad] * fill)
         scored.append(marks + [False] * fill)
         first.append(begins + list(range(len(tokens), longest)))  # each padding token is a sequence of its own
-    width = len(placed[0][2].target) if placed else 0
+    spots = [spot for _, _, spot in placed]
+    widths = [len(spot.target) for spot in spots]
+    width = max(widths, default=0)
+    targets = [(*spot.target, *[pad] * (width - len(spot.target))) for spot in spots]
+    pins = [(*spot.pinned, *[True] * (width - len(spot.pinned))) for spot in spots]
     return Batch(
         clean=torch.tensor(clean),
         scored=torch.tensor(scored),
@@ -141,8 +175,9 @@ def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
         owner=torch.tensor([i for i, _, _ in placed], dtype=torch.long),
         origin=torch.tensor([origin for _, origin, _ in placed], dtype=torch.long),
         start=torch.tensor([origin + spot.start for _, origin, spot in placed], dtype=torch.long),
-        target=torch.tensor([spot.target for _, _, spot in placed], dtype=torch.long).view(len(placed), width),
-        pinned=torch.tensor([spot.pinned for _, _, spot in placed], dtype=torch.bool).view(len(placed), width),
-        content=torch.tensor([spot.content for _, _, spot in placed], dtype=torch.long),
+        target=torch.tensor(targets, dtype=torch.long).view(len(placed), width),
+        pinned=torch.tensor(pins, dtype=torch.bool).view(len(placed), width),
+        content=torch.tensor([spot.content for spot in spots], dtype=torch.long),
+        live=torch.tensor(widths) if len(set(widths)) > 1 else None,
         images=tuple(images),
     )

@@ -46,6 +46,7 @@ class Batch:
     start     where the canvas begins; its prefix is its sequence up to there
     target    the correct tokens of each canvas      pinned  given positions: clean, and not scored
     content   positions up to and including the first end token; at least 1
+    live      positions of each canvas that are there, if not all are: the rest is padding, pinned, and seen by none
     images    pictures whose soft tokens stand in the clean sequences
     """
 
@@ -58,6 +59,7 @@ class Batch:
     target: Int[Tensor, "canvases canvas"]
     pinned: Bool[Tensor, "canvases canvas"]
     content: Int[Tensor, "canvases"]
+    live: Int[Tensor, "canvases"] | None = None
     images: tuple[Shown, ...] = ()
 
     @property
@@ -67,12 +69,25 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in vars(self) if name != "images"})
+        return replace(self, **{name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)})
 
     def repeated(self, times: int) -> Batch:
         """Every canvas `times` times, for that many corruptions after one clean pass."""
+        return self.canvases(torch.arange(len(self.target)).repeat_interleave(times))
+
+    def canvases(self, chosen: Int[Tensor, "some"]) -> Batch:
+        """The same clean sequences with some of the canvases."""
         names = ("owner", "origin", "start", "target", "pinned", "content")
-        return replace(self, **{name: getattr(self, name).repeat_interleave(times, 0) for name in names})
+        live = None if self.live is None else self.live[chosen]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names}, live=live)
+
+    @property
+    def given(self) -> Bool[Tensor, "canvases"]:
+        """Whether a canvas has pins, padding aside."""
+        if self.live is None:
+            return self.pinned.any(1)
+        there = torch.arange(self.target.shape[1], device=self.live.device) < self.live[:, None]
+        return (self.pinned & there).any(1)
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,7 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, objective: Obj
     """
     size = batch.target.shape
     level = EPSILON + (1 - 2 * EPSILON) * torch.rand(size[0], generator=generator)
-    from_noise = batch.pinned.any(1) & (torch.rand(size[0], generator=generator) < 0.5)
+    from_noise = batch.given & (torch.rand(size[0], generator=generator) < 0.5)
     level = torch.where(from_noise, 1.0, level)
     replaced = (torch.rand(size, generator=generator) < level[:, None]) & ~batch.pinned
     random = torch.randint(vocab, size, generator=generator)
@@ -186,7 +201,7 @@ def losses(
     encode = encode / scored.sum().clamp_min(1)
     if corruption is None or not len(batch.target):
         return Losses(encode, None)
-    context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1])
+    context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1], batch.live)
     seen, soft = _guess(model, context, batch, corruption)
     logits = _canvas_logits(model, context, seen, soft)
     if objective.leave_one_out:

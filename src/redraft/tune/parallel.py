@@ -132,17 +132,14 @@ def share(batch: Batch, drawn: Corruption, world: World) -> tuple[Batch, Corrupt
         place = torch.isin(batch.owner, lines).nonzero().flatten()[:1]
         canvases, kept = torch.cat([canvases, place]), torch.cat([kept, turns.argmax()[None]])
         ghosts = torch.cat([ghosts, torch.ones(1, dtype=torch.bool)])
+    chosen = batch.canvases(canvases)
     mine = replace(
-        batch,
+        chosen,
         clean=batch.clean[lines],
         scored=scored,
         first=batch.first[lines],
-        owner=batch.owner[canvases] // world.count,
-        origin=batch.origin[canvases],
-        start=batch.start[canvases],
-        target=batch.target[canvases],
-        pinned=batch.pinned[canvases] | ghosts[:, None],
-        content=batch.content[canvases],
+        owner=chosen.owner // world.count,
+        pinned=chosen.pinned | ghosts[:, None],
     )
     return mine, drawn.some(kept)
 

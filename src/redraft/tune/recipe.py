@@ -68,6 +68,8 @@ class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pack_tokens  clean sequences share a line of up to this many tokens; 0 gives each its own line
     length_step  lengths are rounded up to this many tokens to form batches: more means more padding, and fewer and
                  larger batches
+    merge_rows   batches of several lengths and widths are joined while that adds at most this many token rows of
+                 padding. For GPUs, where each batch costs its launches
     """
 
     tasks: dict[str, float] = {}
@@ -82,6 +84,7 @@ class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_blocks: int = 1
     pack_tokens: int = 0
     length_step: int = 64
+    merge_rows: int | msgspec.UnsetType = msgspec.UNSET  # unset, so that a run older than this key can be resumed
 
     @property
     def shares(self) -> dict[str, float]:
@@ -286,7 +289,8 @@ def check(recipe: Recipe) -> None:
         _check_lora(recipe, recipe.lora)
     for table, part in (("data", recipe.data), ("objective", recipe.objective), ("train", recipe.train)):
         for key, (low, high) in _RANGES[table].items():
-            for value in _each(getattr(part, key)):
+            given = getattr(part, key)
+            for value in () if given is msgspec.UNSET else _each(given):
                 if not low <= value <= high:
                     limit = (
                         f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < _NUMBER else f"at least {low:g}"
@@ -371,6 +375,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "pack_tokens": _LARGE,
         "fit_step": _COUNT,
         "length_step": _COUNT,
+        "merge_rows": _LARGE,
     },
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from redraft.constraints.compile.limits import (
     seconds_left,
 )
 from redraft.constraints.compile.remembered import remembered
+from redraft.constraints.isolated import isolated
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -132,7 +132,7 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     it runs in a process of its own, with limits. One that takes longer than MOMENT_SEC is ended, waits until no other
     such process runs, and is begun anew, while other constraints are compiled here.
     """
-    command = [sys.executable, "-I", "-c", _ALONE, *map(str, (MOST_SECONDS, MOST_BYTES, MOST_STATES))]
+    command = isolated(_ALONE, "outlines_core", MOST_SECONDS, MOST_BYTES, MOST_STATES)
     try:
         done = _process(command, pattern, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
     except subprocess.TimeoutExpired:
