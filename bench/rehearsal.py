@@ -305,6 +305,7 @@ def watched(engine: Engine, base: float, work: Callable[[], Any]) -> tuple[Any, 
 
     on_gpu = engine.model.device.type == "cuda"
     if on_gpu:  # what was taken before, as by loading, is not what this takes
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")

@@ -82,7 +82,7 @@ def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Ten
     if weight.format.name == "int8":
         codes, scale = round_rows(x, weight.format)
         return int_matmul(codes, weight.codes).float().mul_(scale).mul_(weight.scale.float().T).to(x.dtype)
-    if weight.format.name == "fp8" and x.is_cuda and x.dtype == torch.bfloat16:
+    if weight.format.name == "fp8" and in_float8(x, weight):
         return float8_matmul(*round_rows(x, weight.format), weight)
     if weight.tiled:
         return multiply_tiled(x, weight)
@@ -154,6 +154,11 @@ def int_matmul_in_floats(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "oute
         for a, b in zip(x.split(EXACT_IN_FLOAT, 1), rows.split(EXACT_IN_FLOAT, 1), strict=True):
             sums += (a.float() @ b.float().T).int()
     return found
+
+
+def in_float8(x: Tensor, weight: Packed) -> bool:
+    """Whether the library multiplies such rows with an fp8 matrix: on a GPU, in bfloat16, and in pieces of 16."""
+    return x.is_cuda and x.dtype == torch.bfloat16 and not any(size % 16 for size in weight.shape[-2:])
 
 
 def float8_matmul(

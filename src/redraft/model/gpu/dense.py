@@ -14,7 +14,7 @@ import triton.language as tl
 
 from redraft.model.gpu.rounding import rounded
 from redraft.model.gpu.tiles import Tile, accumulate, constants, inner_of, is_narrow, parts, read, scaled
-from redraft.model.linear import float8_matmul, multiply_packed
+from redraft.model.linear import float8_matmul, in_float8, multiply_packed
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
 
@@ -43,7 +43,7 @@ def _dense(
 def multiply_kernel(x: Float[Tensor, "rows inner"], weight: Packed, tile: Tile | None = None) -> Tensor:
     """x Wᵀ of a packed matrix, [rows, outer]; the form of `model/kernels.py::Product` for a GPU."""
     if weight.format.is_float and weight.format.bits == 8:
-        if x.dtype != torch.bfloat16 or not x.is_cuda:
+        if not in_float8(x, weight):
             return multiply_packed(x, weight)
         return float8_matmul(*rounded(x, weight.format), weight)
     (rows, outer), tile = (x.shape[0], weight.shape[0]), tile or dense_tile(weight, x.shape[0])
