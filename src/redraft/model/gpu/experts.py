@@ -23,12 +23,15 @@ import triton.language as tl
 
 from redraft.model.gpu.tiles import (
     EIGHT,
+    HOPPER,
     INT4_CODES,
     LEAST_CODES,
+    PLAIN,
     Tile,
     accumulate,
     constants,
     inner_of,
+    is_compute_10,
     is_crowded,
     is_narrow,
     kind_of,
@@ -196,17 +199,20 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5. Where
     shared memory has no room for two stages of the first product (99 KiB, RTX cards), its tile is half as large: with
     one stage nothing is loaded ahead, and registers spill. So do they for 128 rows of most codes (`is_crowded`).
-    Least values are float32, like the scales that they come with: there half as many words are unpacked at a time.
+    Narrow tiles of codes and wide ones of plain matrices on Hopper are those that were fastest on an H200 (record
+    `tiles`). Least values are float32, like the scales that they come with: there half as many words are unpacked at a time.
     """
     kind = kind_of(weight)
     most = 32 if (dtype == torch.float32 and kind != EIGHT) or is_narrow(weight) else _MOST
     block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
     inner = inner_of(weight)
     if block <= 32:
-        return Tile(block, 64, inner), Tile(block, 128, inner)
+        return Tile(block, 64, inner, stages=3 if kind >= INT4_CODES else 4), Tile(block, 128, inner)
     wide = Tile(block, 128, inner, warps=8, stages=3)
     device = (weight.codes if isinstance(weight, Packed) else weight).device
     memory = shared_memory(device)
+    if kind == PLAIN and block == _MOST and memory >= HOPPER and not is_compute_10():
+        return Tile(block, 64, inner, stages=3), Tile(block, 256, inner, warps=8)
     two = 2 * stage_bytes(kind, wide, dtype.itemsize, 2) <= memory
     spills = block == _MOST and is_crowded(kind, memory)
     first = replace(wide, out=64) if spills or not two else wide
