@@ -95,7 +95,7 @@ class Kernel:
         self.grids[x, y, z] += 1
 
 
-@dataclass
+@dataclass(eq=False)
 class Driver:
     """Stands in for a GPU's: it says what the device is, and keeps what it is given."""
 

@@ -80,6 +80,7 @@ def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form:
         *((227, False, form, (128, 128, 128)) for form in (INT8, FP8)),
         *((227, True, form, (128, 64, 128)) for form in (INT8, FP8)),  # 10.0
         *((227, True, form, (128, 128, 64)) for form in (INT8_G32, None)),
+        (227, False, None, (128, 64, 64)),  # 9.0, by its time there
     ],
 )
 def test_the_first_tile_of_many_rows_fits_into_registers(
@@ -88,13 +89,14 @@ def test_the_first_tile_of_many_rows_fits_into_registers(
     """Rows, columns and inner of three canvases of the 26B model. In 128 columns int8 and fp8 spilled on 10.0, in 16
     words Q4_K did on 12.0 (record `kernels-compiled`); slow cases of test_compiled.py compile the new tiles."""
     monkeypatch.setattr(experts, "shared_memory", lambda _: memory * 1024 - SPARE)
-    monkeypatch.setattr(tiles, "is_compute_10", lambda: is_ten)
+    for module in (tiles, experts):
+        monkeypatch.setattr(module, "is_compute_10", lambda: is_ten)
     shape = (2, 256, 256)
     plain = torch.empty(shape, dtype=torch.bfloat16)
     weight = plain if form is None else kernels.some_packed(shape, form, kernels.draw(0, "cpu"))
     first, second = experts_tiles(weight, 48.0, torch.bfloat16)
     assert (first.rows, first.out, first.inner) == wanted
-    assert (second.rows, second.out) == (128, 128)
+    assert (second.rows, second.out) == (128, 256 if (first.out, form) == (64, None) else 128)
 
 
 def test_experts_in_tiles_of_few_words_equal_their_twin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +147,17 @@ def test_attention_in_tiles_of_few_keys_equals_its_twin(dtype: torch.dtype, monk
     """As heads of 512 have them on RTX cards; half precision is float16, whose bits the interpreter multiplies."""
     memory = 2 * 1024 if dtype == torch.float16 else 3 * 1024
     monkeypatch.setattr(attention, "shared_memory", lambda _: memory)
-    assert attention._tile(torch.empty(46, 8, 32, dtype=dtype))[1] == 16
+    assert attention.attention_tile(torch.empty(46, 8, 32, dtype=dtype)).keys == 16
     kernels.check_spans((8, 4, 2, 32, 32, 30, 40), dtype, "cpu")
+
+
+@pytest.mark.parametrize("splits", [2, 3])
+def test_shares_of_the_keys_join_to_what_the_twin_finds(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of one key more or less, shares that some rows see nothing of, and a share without keys."""
+    tile = attention.AttentionTile(16, 16, splits=splits)
+    monkeypatch.setattr(attention, "attention_tile", lambda _: tile)
+    for case in kernels.SPANS:
+        kernels.check_spans(case, torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("memory", [99, 163, 227])
@@ -160,8 +171,8 @@ def test_tiles_of_attention_fit_into_shared_memory(
     more.
     """
     monkeypatch.setattr(attention, "shared_memory", lambda _: memory * 1024 - SPARE)
-    tile, keys, stages = attention._tile(torch.empty(256, 16, dim, dtype=dtype))
-    held = tile * dim + max(1, 2 * (stages - 1)) * keys * dim + tile * (keys + 1)
+    tile = attention.attention_tile(torch.empty(256, 16, dim, dtype=dtype))
+    held = tile.rows * dim + max(1, 2 * (tile.stages - 1)) * tile.keys * dim + tile.rows * (tile.keys + 1)
     assert held * dtype.itemsize <= (memory - 2) * 1024
 
 
@@ -170,7 +181,7 @@ def test_tiles_of_attention_fit_into_shared_memory(
     [
         *((99, 256, (32, 32, 3)), (99, 512, (32, 16, 2))),  # compute 8.6, 8.9, 12.0
         *((163, 256, (32, 32, 3)), (163, 512, (32, 32, 2))),  # 8.0
-        *((227, 256, (32, 32, 3)), (227, 512, (32, 32, 3))),  # 9.0, 10.0
+        *((227, 256, (64, 64, 3)), (227, 512, (64, 32, 2))),  # 9.0
     ],
 )
 def test_attention_loads_ahead_on_every_card(
@@ -178,7 +189,8 @@ def test_attention_loads_ahead_on_every_card(
 ) -> None:
     """Rows, keys and stages of one canvas in bfloat16."""
     monkeypatch.setattr(attention, "shared_memory", lambda _: memory * 1024 - SPARE)
-    assert attention._tile(torch.empty(256, 16, dim, dtype=torch.bfloat16)) == wanted
+    tile = attention.attention_tile(torch.empty(256, 16, dim, dtype=torch.bfloat16))
+    assert (tile.rows, tile.keys, tile.stages) == wanted
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import no_type_check
 
-import torch
 import triton
 import triton.language as tl
 

@@ -200,7 +200,8 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     shared memory has no room for two stages of the first product (99 KiB, RTX cards), its tile is half as large: with
     one stage nothing is loaded ahead, and registers spill. So do they for 128 rows of most codes (`is_crowded`).
     Narrow tiles of codes and wide ones of plain matrices on Hopper are those that were fastest on an H200 (record
-    `tiles`). Least values are float32, like the scales that they come with: there half as many words are unpacked at a time.
+    `tiles`). Least values are float32, like the scales that they come with: there half as many words are unpacked at a
+    time.
     """
     kind = kind_of(weight)
     most = 32 if (dtype == torch.float32 and kind != EIGHT) or is_narrow(weight) else _MOST

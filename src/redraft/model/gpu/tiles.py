@@ -16,6 +16,7 @@ scaled as they are read. The twin is `model/packed.py::unpack`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, no_type_check
 
 import torch
@@ -310,7 +311,11 @@ def is_compute_10() -> bool:
 
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may plan with on a device; the interpreter has no such limit."""
-    if knobs.runtime.interpret:
-        return HOPPER
-    found: int = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-    return found - SPARE
+    return HOPPER if knobs.runtime.interpret else _most_shared(driver.active, device.index or 0) - SPARE
+
+
+@cache
+def _most_shared(active: Any, index: int) -> int:
+    """What the driver says. It is asked once: on an H200 each answer took most of a millisecond."""
+    found: int = active.utils.get_device_properties(index)["max_shared_mem"]
+    return found
