@@ -88,6 +88,7 @@ part machine.txt 60 bash -c "nvidia-smi --query-gpu=name,driver_version,memory.t
 [ "$device" = cpu ] || part rehearsal.json 240 $python bench/rehearsal.py --layers 6 --folder "$out/rehearsal" \
   --device $device --threads 8 --record "$out/rehearsal.json"
 rm -rf "$out/rehearsal"
+[ "$device" = cpu ] || part steps-26b.json 150 $python bench/steps.py --record "$out/steps-26b.json"
 part kernels-products.txt 100 $tests tests/gpu/test_kernels.py -k "bfloat16 and products"
 part kernels-experts.txt 130 $tests tests/gpu/test_kernels.py -k "(bfloat16 and experts) or many"
 [ -z "${TRAIN:-}" ] || train "$TRAIN"

@@ -88,6 +88,8 @@ TABLE = (
     Take("kills", 20, "python bench/kills.py --count 50000"),
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
+    Take("steps-26b", 2, "python bench/steps.py", "a GPU with 64 GB"),
+    Take("tiles", 4, "python bench/tiles.py", "a GPU with 10 GB"),
     Take("launches", 1, "python bench/launches.py"),
     Take("kernels-compiled", 20, "python bench/compiled.py --layers 6"),
     Take("matmul-peak", 1, "python bench/matmul_peak.py"),

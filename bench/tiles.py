@@ -1,9 +1,10 @@
-"""Times the experts of one layer of the 26B model in several tiles, on a GPU, beside reading their matrices once.
+"""Times the experts and the attention of one layer of the 26B model in several tiles, on a GPU.
 
     python bench/tiles.py --record OUT/tiles.json [--plans none,fp8,int4,nvfp4] [--canvases 1,8]
 
-What comes out best belongs into `model/gpu/experts.py::experts_tiles`. Matrices are random and larger than any
-cache, rows go to random experts, and each case is written down as soon as it has been timed.
+What comes out best belongs into `model/gpu/experts.py::experts_tiles` and `model/gpu/attention.py::attention_tile`.
+Matrices are random and larger than any cache, rows go to random experts, and each case is written down as soon as it
+has been timed. Experts are put beside reading their matrices once, attention beside the tile in use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,14 +22,17 @@ from typing import Any
 import torch
 import triton
 
-from redraft.config import read_config
-from redraft.measure.device import measure_card, time_runs
+from redraft.cache import Prefix
+from redraft.config import ModelConfig, read_config
+from redraft.measure.device import USUAL, measure_card, time_runs
 from redraft.measure.record import check_place, new_record, write_record
+from redraft.model.gpu.attention import AttentionTile, attend_spans, attention_tile
 from redraft.model.gpu.experts import experts_kernel, experts_tiles
 from redraft.model.gpu.tiles import Tile
 from redraft.model.linear import PackedMatrix
 from redraft.model.moe import AnyExperts, Experts, PackedExperts
 from redraft.model.packed import FORMATS
+from redraft.model.rows import Mode, Rows, Span
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
 DEVICE = torch.device("cuda")
@@ -45,18 +50,66 @@ def main() -> None:
     card = measure_card(DEVICE, torch.bfloat16, 5)
     print(f"{card.name}: copies {card.bandwidth / 1e9:.0f} GB/s", flush=True)
     found = list[dict[str, Any]]()
-    for plan in arguments.plans.split(","):
-        for case in cases(plan, [int(one) for one in arguments.canvases.split(",")], card.bandwidth, arguments.runs):
-            print(
-                " ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in case.values()),
-                flush=True,
-            )
-            found.append(case)
-            workload = {"model": SHAPE.name, "dtype": "bfloat16", "runs": arguments.runs, "plans": arguments.plans}
-            summary = [("tiles of a layer's experts timed", str(len(found)))]
-            write_record(
-                new_record("tiles", workload=workload, figures={"cases": found}, summary=summary), arguments.record
-            )
+    counts = [int(one) for one in arguments.canvases.split(",")]
+    every = [attention_cases(counts, arguments.runs)]
+    every += [cases(plan, counts, card.bandwidth, arguments.runs) for plan in arguments.plans.split(",") if plan]
+    for case in chain(*every):
+        print(
+            " ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in case.values()), flush=True
+        )
+        found.append(case)
+        workload = {"model": SHAPE.name, "dtype": "bfloat16", "runs": arguments.runs, "plans": arguments.plans}
+        summary = [("tiles of a layer timed", str(len(found)))]
+        record = new_record("tiles", workload=workload, figures={"cases": found}, summary=summary)
+        write_record(record, arguments.record)
+
+
+def attention_cases(canvases: Sequence[int], runs: int) -> Iterator[dict[str, Any]]:
+    """Of a sliding and of a full layer: the tile in use, then others."""
+    whole = read_config(SHAPE).model
+    for layer, count in product(dict.fromkeys(whole.layers), canvases):
+        config, width = replace(whole, layers=(layer,)), whole.canvas_length
+        spans = [Span(a_prefix(config), width, Mode.DENOISE) for _ in range(count)]
+        context = Rows(config, spans, DEVICE, torch.bfloat16)
+        for span, start in zip(spans, context.starts, strict=True):
+            own = torch.randn(2, width, layer.num_kv_heads, layer.head_dim, dtype=torch.bfloat16, device=DEVICE)
+            span.prefix.layers[0].place(start, *own)
+        q = torch.randn(count * width, whole.num_heads, layer.head_dim, dtype=torch.bfloat16, device=DEVICE)
+        q *= layer.head_dim**-0.5
+        usual, first = attention_tile(q), math.nan
+        for tile in (usual, *(one for one in attention_candidates(layer.head_dim) if one != usual)):
+            seconds = timing(partial(attend_spans, q, context.tables(0), 0, layer.num_kv_heads, tile), runs)
+            first = seconds if tile == usual else first
+            yield {
+                "plan": "none",
+                "canvases": count,
+                "part": f"attention, heads of {layer.head_dim}",
+                "ms": 1e3 * seconds,
+                "times": seconds / first,
+                "tile": asdict(tile),
+            }
+
+
+def a_prefix(config: ModelConfig) -> Prefix:
+    """Keys and values of the usual length for its one layer."""
+    found, (layer,) = Prefix(config.layers, room=2 * USUAL, dtype=torch.bfloat16, device=DEVICE), config.layers
+    kept = USUAL if layer.window is None else layer.window - 1
+    found.layers[0].restore(
+        USUAL, *torch.randn(2, layer.num_kv_heads, kept, layer.head_dim, dtype=torch.bfloat16, device=DEVICE)
+    )
+    found.length = USUAL
+    return found
+
+
+def attention_candidates(dim: int) -> Iterator[AttentionTile]:
+    """Tiles that matrix units of 64 rows take, and small ones."""
+    if dim > 256:
+        sizes = [(32, 32, 8, 2), (64, 32, 8, 2), (64, 16, 8, 3)]
+    else:
+        sizes = [(32, 32, 4, 3), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2)]
+        sizes += [(128, 32, 8, 3), (128, 64, 8, 2)]
+    for (rows, keys, warps, stages), splits in product(sizes, (1, 2, 4)):
+        yield AttentionTile(rows, keys, warps, stages, splits)
 
 
 def cases(plan: str, canvases: Sequence[int], bandwidth: float, runs: int) -> Iterator[dict[str, Any]]:

@@ -9,18 +9,18 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 45_800, TESTS: 31_760}
+WHOLE_WALLS = {SOURCE: 46_000, TESTS: 31_860}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_460,
+    "core": 10_475,
     "images": 815,
-    "model/gpu": 1_935,
+    "model/gpu": 2_020,
     "weights": 3_470,
-    "constraints": 6_345,
+    "constraints": 6_375,
     "tasks": 2_580,
-    "tune": 3_025,
+    "tune": 3_100,
     "measure": 2_800,
     "server": 6_180,
     "operations": 2_120,
