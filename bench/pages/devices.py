@@ -58,10 +58,10 @@ Where the time of bfloat16 goes, in milliseconds:
 | part | one canvas | eight |
 |---|---|---|
 {parts}
-The experts of one canvas are read at {rate:.1f} TB/s. If it touched {touched} of {experts}, as one of real text does, and all
-else took as long, a step would take {text:.1f} ms. With 19.7 tokens a forward, as Google reports, that is {speed:,.0f} tokens a second
-for one user, without encoding and the host (**computed**, no text was generated); vLLM measured 1,288 on such a card.
-Experts in 4 bit are bound by their unpacking there, not by memory.
+The experts of one canvas are read at {rate:.1f} TB/s. If it touched {touched} of {experts}, as one of real text does,
+and all else took as long, a step would take {text:.1f} ms. With 19.7 tokens a forward, as Google reports, that is
+{speed:,.0f} tokens a second for one user, without encoding and the host (**computed**, no text was generated); vLLM
+measured 1,288 on such a card. Experts in 4 bit are bound by their unpacking there, not by memory.
 
 All kernels agreed with plain torch at the released shapes (`pytest -m gpu`, 227 cases in bfloat16), and so did the
 self-check of a load, in 15.5 s. A rehearsal of six layers in int4 loaded, answered under a schema, and gave the same
@@ -99,10 +99,12 @@ One model on several GPUs is not supported. Start one server on each GPU instead
 
 ## What a step launches
 
-On a GPU a layer is fifteen launches, and one more where it joins halves of the keys, however many sequences its rows belong to (`src/redraft/model/gpu/layer.py`).
+On a GPU a layer is fifteen launches, and one more where it joins halves of the keys, however many sequences its rows
+belong to (`src/redraft/model/gpu/layer.py`).
 A whole step of the 26B model takes fewer than 600 launches for one canvas and fewer than 800 for eight; images
-included. `tests/unit/test_launches.py` counts them; torch's own splitting of sums is not among them. A bound of their time from
-below is computed by `bench/launches.py`. What the compiler makes of each kernel, with its registers, shared memory and matrix units, is in the record
+included. `tests/unit/test_launches.py` counts them; torch's own splitting of sums is not among them. A bound of their
+time from below is computed by `bench/launches.py`. What the compiler makes of each kernel, with its registers, shared
+memory and matrix units, is in the record
 [kernels-compiled](../bench/records/kernels-compiled.json).
 
 A step is decided by a few numbers per position: argmax, sample, entropy, and the largest probabilities if a rule needs

@@ -42,11 +42,9 @@ def _attend(
     q, out, spans, seen, buffers, heads, found, reached, slots,
     GROUP: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one key head of one span, over all of the keys that it sees or over one of SPLITS shares.
-
-    A share writes its weighted sum to `found` [SPLITS, slots, DIM], and its largest score and the sum of its weights to
-    `reached` [SPLITS, slots, 2]; a slot is a head of a row. Scores are in base 2.
-    """
+    """One tile of queries of one key head of one span, over all of the keys that it sees or over one of SPLITS shares,
+    whose weighted sum goes to `found` [SPLITS, slots, DIM], and its largest score, in base 2, and sum of weights to
+    `reached` [SPLITS, slots, 2]; a slot is a head of a row."""
     span, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
     rows = tl.load(spans + 2 * span + 1).to(tl.int32)
     if tl.program_id(0) * BLOCK_ROWS >= rows * GROUP:
@@ -56,8 +54,7 @@ def _attend(
     v = tl.multiple_of(tl.load(buffers + 4 * span + 1).to(to), 16)
     kv = tl.program_id(1)
     apart, origin = tl.multiple_of(tl.load(buffers + 4 * span + 2), 16), tl.load(buffers + 4 * span + 3)
-    k += kv.to(tl.int64) * apart
-    v += kv.to(tl.int64) * apart
+    k, v = k + kv.to(tl.int64) * apart, v + kv.to(tl.int64) * apart
     one = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     inside = one < rows * GROUP
     row, head = tl.load(spans + 2 * span).to(tl.int32) + one // GROUP, kv * GROUP + one % GROUP
