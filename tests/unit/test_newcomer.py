@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import runpy
 from itertools import islice
@@ -177,3 +178,17 @@ def test_programs_are_told_of_their_answer_alone(capsys: Captured) -> None:
 
 ROW = {"encode": 1.2, "denoise": 0.8, "norm": 1.0, "seconds": 2.0}
 ROW |= {f"{shown} {noise}": 1.1 for shown in ("corrupted", "clean") for noise in ("low", "middle", "high")}
+
+
+def test_a_schemas_file_may_begin_as_some_editors_begin_files(tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text("\ufeff" + '{"type": "object"}', encoding="utf-8")
+    assert read_schema(str(path)) == {"type": "object"}
+
+
+def test_a_documents_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"said": "\x9b2J\x7f\x1b[2J é", "numbers": [1, 2]}
+    common.print_json(value)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == value
+    assert all(one.isprintable() or one == "\n" for one in shown)
