@@ -182,7 +182,9 @@ def image_part(path: Path) -> dict[str, Any]:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout, a list of numbers on a line; what would steer a terminal is escaped."""
-    text = re.sub("[\x7f-\x9f]", lambda found: rf"\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False, indent=1))
+    text = re.sub(
+        "[\x7f-\x9f]", lambda found: rf"\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False, indent=1)
+    )
     print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
 
 

@@ -21,6 +21,7 @@ nor a gap of three tokens dominates. For canvases of equal size the loss is the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -69,7 +70,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
-        return replace(self, **{name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)})
+        moved: dict[str, Any] = {name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)}
+        return replace(self, **moved)
 
     def repeated(self, times: int) -> Batch:
         """Every canvas `times` times, for that many corruptions after one clean pass."""
