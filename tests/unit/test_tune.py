@@ -695,6 +695,24 @@ def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) 
         train(wild, tmp_path)
 
 
+def test_a_gradient_that_is_no_number_never_reaches_the_weights(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss may be a number all the same; clipped by such a length, all weights were none, and were saved."""
+    clip, steps = torch.nn.utils.clip_grad_norm_, iter(range(10))
+
+    def clipped(*arguments: Any) -> Tensor:
+        return clip(*arguments) * (math.nan if next(steps) == 4 else 1.0)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
+    with pytest.raises(RunError, match="the gradient is nan at step 4, before it reached a weight"):
+        train(recipe, tmp_path)
+    state = torch.load(tmp_path / FILE, weights_only=True)
+    assert state["step"] == 3
+    monkeypatch.undo()
+    train(recipe, tmp_path)  # it goes on
+
+
 def test_what_is_shipped_is_the_average_of_the_weights(recipe: Recipe, trained: Path) -> None:
     """The average starts at the initial weights and moves by 1 - min(ema, (1 + n) / (10 + n)) at step n."""
     state = torch.load(trained / FILE, weights_only=True)
