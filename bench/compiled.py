@@ -49,9 +49,9 @@ FORMS = PLANS | {"asym": PackingPlan("asym", _ASYM, _ASYM, _ASYM)}
 BLOCKS = {"q8_0": ("Q8_0", "Q8_0"), "q4_k": ("Q4_K", "Q5_0"), "q6_k": ("Q6_K", "Q8_0")}
 """GGUF's files by the kind of most matrices, and of those whose rows are no blocks of 256, by llama.cpp's rule."""
 MATRICES = ("_gate_up", "_down", "_dense")
-"""Kernels that must keep the matrix units of compute 9.0 busy."""
+"""Kernels of products with weights."""
 PIPELINED = (*MATRICES, "_attend")
-"""Kernels that must load ahead."""
+"""Kernels that must load ahead, and use the matrix units of compute 9.0, which take 64 rows at least."""
 LEFT = 2048
 """Least bytes of shared memory that a kernel leaves."""
 CANVASES, PROMPTS = (1, 2, 3, 4, 6, 8, 12), (1024, 259, 100, 5)
@@ -308,7 +308,7 @@ def faults(row: dict[str, Any]) -> list[str]:
         found.append(f"{row['shared']} bytes of shared memory, of {LIMITS[arch].program}")
     if row["kernel"] in PIPELINED and row["stages"] < 2:
         found.append("one stage, so that nothing is loaded ahead")
-    if arch == 90 and row["kernel"] in MATRICES and not row["wgmma"]:
+    if arch == 90 and row["kernel"] in PIPELINED and not row["wgmma"]:
         found.append("no wgmma")
     if arch == 90 and row["kernel"] in MATRICES and not row["loads_ahead"]:
         found.append("no loads ahead of their use")

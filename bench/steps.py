@@ -3,8 +3,8 @@
     python bench/steps.py --record steps-26b.json [--plans none,fp8,int4,nvfp4] [--canvases 1,8]
 
 Weights are random. So rows go to other experts than a text's would: the share of a layer's experts that they touch is
-written beside the time, and the floor is that of the experts that are touched. What a kernel takes is the profiler's;
-the rest of a step's time lies between kernels.
+written beside the time, as a canvas behind 64 tokens had it, and the floor is that of so many. What a kernel takes is
+the profiler's; the rest of a step's time lies between kernels.
 """
 
 from __future__ import annotations

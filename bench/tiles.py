@@ -59,9 +59,18 @@ def main() -> None:
         )
         found.append(case)
         workload = {"model": SHAPE.name, "dtype": "bfloat16", "runs": arguments.runs, "plans": arguments.plans}
-        summary = [("tiles of a layer timed", str(len(found)))]
+        summary = [("tiles of a layer timed", str(len(found))), *claims(found)]
         record = new_record("tiles", workload=workload, figures={"cases": found}, summary=summary)
         write_record(record, arguments.record)
+
+
+def claims(found: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """For each part of a layer the fastest tile beside the one in use, which comes first."""
+    parts: dict[str, list[float]] = {}
+    for case in found:
+        count, plan = case["canvases"], case["plan"].replace("none", "bfloat16")
+        parts.setdefault(f"{case['part']}, {count} canvas{'es' * (count > 1)}, {plan}", []).append(1e3 * case["ms"])
+    return [(part, f"{min(took):.0f} µs, {took[0]:.0f} µs in the tile in use") for part, took in parts.items()]
 
 
 def attention_cases(canvases: Sequence[int], runs: int) -> Iterator[dict[str, Any]]:
@@ -161,7 +170,8 @@ def some_experts(plan: str, hidden: int, ffn: int, count: int) -> tuple[AnyExper
 def candidates(usual: Tile) -> Iterator[Tile]:
     """The usual one first, then others of as many rows."""
     yield usual
-    for out, warps, stages in ((64, 4, 3), (64, 4, 5), (128, 4, 3), (128, 4, 4), (128, 8, 3), (128, 8, 4)):
+    narrow = [(64, 4, 3), (64, 4, 5), (128, 4, 3), (128, 4, 4)]
+    for out, warps, stages in (*narrow, (128, 8, 3), (128, 8, 4), (256, 8, 3), (256, 8, 4)):
         tile = replace(usual, out=out, warps=warps, stages=stages)
         if tile != usual:
             yield tile

@@ -47,8 +47,9 @@ STEPS = """
 ## Measured on an {gpu}
 
 Record [steps-26b](../bench/records/steps-26b.json): steps behind 2,048 tokens, replayed as one graph, with the reading
-of the head; the medians of eight. Weights are random, and send rows to other experts than a text would: the floor is
-that of the experts that were touched, at the data sheet's rates of {card}.
+of the head; medians of eight runs. Weights are random, and send rows to other experts than a text would, by format to
+many or few: so formats cannot be compared with each other. The floor is that of the experts that were touched, at the
+data sheet's rates of {card}.{note}
 
 | format | experts touched | one canvas, ms | times the floor | eight, ms | times the floor |
 |---|---|---|---|---|---|
@@ -59,16 +60,13 @@ Where the time of bfloat16 goes, in milliseconds:
 |---|---|---|
 {parts}
 The experts of one canvas are read at {rate:.1f} TB/s. If it touched {touched} of {experts}, as one of real text does,
-and all else took as long, a step would take {text:.1f} ms. With 19.7 tokens a forward, as Google reports, that is
-{speed:,.0f} tokens a second for one user, without encoding and the host (**computed**, no text was generated); vLLM
-measured 1,288 on such a card. Experts in 4 bit are bound by their unpacking there, not by memory.
+and all else took as long, a step would take {text:.1f} ms. With the 19.7 tokens a forward that Google reports, of the
+model in FP8, that is {speed:,.0f} tokens a second for one user, without encoding and the host (**computed**, no text
+was generated). What others measured is on the [page that compares](comparison.md). Experts of int4 are read at a third
+of that speed: unpacking them, not memory, is probably their bound.
 
-All kernels agreed with plain torch at the released shapes (`pytest -m gpu`, 227 cases in bfloat16), and so did the
-self-check of a load, in 15.5 s. A rehearsal of six layers in int4 loaded, answered under a schema, and gave the same
-answer after a restart; its peak was 7,094 MiB beside a ledger of 7,084. What the first contact mended is in the
-[log](log.md#gpus). Not measured there: steps launched one by one, prompts and commits (they were timed while each asked
-the driver for the size of shared memory, which took most of a millisecond; it is asked once now), transformers on the
-same card, a soak.
+What else was tried on this card, and what it mended, is in the [log](log.md#gpus). Not measured: steps launched one by
+one, prompts and commits, transformers on the same card, a soak.
 """
 
 LAUNCHED = """
@@ -101,10 +99,10 @@ One model on several GPUs is not supported. Start one server on each GPU instead
 
 On a GPU a layer is fifteen launches, and one more where it joins halves of the keys, however many sequences its rows
 belong to (`src/redraft/model/gpu/layer.py`).
-A whole step of the 26B model takes fewer than 600 launches for one canvas and fewer than 800 for eight; images
-included. `tests/unit/test_launches.py` counts them; torch's own splitting of sums is not among them. A bound of their
-time from below is computed by `bench/launches.py`. What the compiler makes of each kernel, with its registers, shared
-memory and matrix units, is in the record
+A whole step of the 26B model in bfloat16 takes fewer than 600 launches for one canvas and fewer than 800 for eight;
+images included. `tests/unit/test_launches.py` counts them; torch's own splitting of sums is not among them. A bound of
+their time from below is computed by `bench/launches.py`. What the compiler makes of each kernel, with its registers,
+shared memory and matrix units, is in the record
 [kernels-compiled](../bench/records/kernels-compiled.json).
 
 A step is decided by a few numbers per position: argmax, sample, entropy, and the largest probabilities if a rule needs
@@ -291,7 +289,10 @@ PARTS = {
 
 def _steps(config: ModelConfig, record: Record) -> Iterator[str]:
     """Steps of each plan, and the parts of those in bfloat16."""
-    card = next(card for card in CARDS if card.name.startswith(record.machine["gpu"].removeprefix("NVIDIA ")))
+    named = record.machine["gpu"].removeprefix("NVIDIA ").split()[0]
+    card = next((card for card in CARDS if named in card.name), None)
+    if card is None:
+        raise ValueError(f"{named} has no row in measure/roofline.py::CARDS, whose rates its steps are put beside")
     rows = []
     for plan, found in record.figures.items():
         form = None if plan == "none" else PLANS[plan]
@@ -316,6 +317,7 @@ def _steps(config: ModelConfig, record: Record) -> Iterator[str]:
         experts=config.num_experts,
         text=text,
         speed=19.7 / text * 1e3,
+        note=f" {record.workload['note']}" if "note" in record.workload else "",
     )
 
 

@@ -31,7 +31,7 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arch", "plans", "part", "wanted"),
     [
-        ("90", "nvfp4", "", {*EVERY, "_dense"}),
+        ("90", "nvfp4", "", {*EVERY, "_dense", "_join"}),
         ("120", "nvfp4", "step of", {*STEP, "_dense"}),
         ("89", "int4", "step of 1", {*STEP, "_dense", "_round"}),
         ("86", "asym", "step of 1", {*STEP, "_dense"}),

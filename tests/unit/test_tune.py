@@ -691,8 +691,26 @@ def test_a_full_disk_leaves_the_last_state(
 
 def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) -> None:
     wild = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=1e30, clip=1e30))
-    with pytest.raises(RunError, match=r"the loss is nan at step \d; lower \[train\] lr"):
+    with pytest.raises(RunError, match=r"the (loss|gradient) is nan at step \d.*; lower \[train\] lr"):
         train(wild, tmp_path)
+
+
+def test_a_gradient_that_is_no_number_never_reaches_the_weights(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss may be a number all the same; clipped by such a length, all weights were none, and were saved."""
+    clip, steps = torch.nn.utils.clip_grad_norm_, iter(range(10))
+
+    def clipped(*arguments: Any) -> Tensor:
+        return clip(*arguments) * (math.nan if next(steps) == 4 else 1.0)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
+    with pytest.raises(RunError, match="the gradient is nan at step 4, before it reached a weight"):
+        train(recipe, tmp_path)
+    state = torch.load(tmp_path / FILE, weights_only=True)
+    assert state["step"] == 3
+    monkeypatch.undo()
+    train(recipe, tmp_path)  # it goes on
 
 
 def test_what_is_shipped_is_the_average_of_the_weights(recipe: Recipe, trained: Path) -> None:

@@ -156,10 +156,7 @@ def matrix_format(*parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def _bias(seen: Bool[Tensor, "batch queries keys"], like: Tensor) -> Float[Tensor, "batch queries keys"]:
-    """What is added to scores: 0 where a key is seen, elsewhere the least number, of which a softmax makes a 0.
-
-    On an H200 a gradient was NaN behind four steps with minus infinity here. Whether that was why is not known.
-    """
+    """What is added to scores: 0 where a key is seen, elsewhere the least number, of which a softmax makes a 0."""
     return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(
         ~seen, torch.finfo(like.dtype).min
     )

@@ -40,11 +40,6 @@ class Row:
     spots: tuple[Spot, ...]
     images: tuple[Shown, ...] = ()
 
-    @property
-    def cost(self) -> int:
-        """Token rows it adds to a forward."""
-        return len(self.clean) + sum(len(spot.target) for spot in self.spots)
-
 
 def blocks(answer: Sequence[int], given: Sequence[bool], start: int, width: int, end: int) -> tuple[Spot, ...]:
     """Canvases of an answer that begins at `start`: block by block, the last one filled with the end token.
@@ -75,8 +70,8 @@ def pack(
 
     `draws` repeats every canvas. `most_rows` bounds the token rows of a batch, unless a single row has more. With
     `pack_tokens` sequences share lines of that many tokens. Lengths are rounded up to `length_step` tokens, and
-    sequences of one rounded length share a batch. So do groups that differ, while at most `merge_rows` token rows of
-    padding come of it.
+    sequences of one rounded length share a batch. So do groups that differ, two by two, while each time at most
+    `merge_rows` token rows of padding come of it.
     """
     groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:

@@ -68,8 +68,8 @@ class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pack_tokens  clean sequences share a line of up to this many tokens; 0 gives each its own line
     length_step  lengths are rounded up to this many tokens to form batches: more means more padding, and fewer and
                  larger batches
-    merge_rows   batches of several lengths and widths are joined while that adds at most this many token rows of
-                 padding. For GPUs, where each batch costs its launches
+    merge_rows   batches of several lengths and widths are joined, two by two, while each time that adds at most this
+                 many token rows of padding. For GPUs, where each batch costs its launches
     """
 
     tasks: dict[str, float] = {}

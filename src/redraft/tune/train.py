@@ -106,7 +106,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
 
 
 def train_step(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[str, float]:
-    """One step of the optimizer; returns its row of the log. Raises RunError if the loss is NaN."""
+    """One step of the optimizer; returns its row of the log. Raises RunError if the loss or its gradient is NaN."""
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(recipe, state.step)
     state.optimizer.zero_grad(set_to_none=True)
@@ -115,6 +115,8 @@ def train_step(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[s
         raise RunError(f"the loss is nan at step {state.step}; lower [train] lr and start again")
     norm = torch.nn.utils.clip_grad_norm_(state.trained.values(), recipe.train.clip)
     row["norm"] = float(whole({"norm": norm}, state.world).get("norm", 0.0))
+    if not math.isfinite(state.world.sum(torch.tensor(row["norm"], dtype=torch.float64)).item()):  # in every process
+        raise RunError(f"the gradient is nan at step {state.step}, before it reached a weight; lower [train] lr")
     state.optimizer.step()
     state.step += 1
     follow(state, recipe.train.ema)

@@ -91,10 +91,10 @@ def _attend(
     if SPLITS > 1:
         # Read again, so that no address is kept through the loop: there is no register for one.
         row = tl.load(spans + 2 * span, volatile=True).to(tl.int32) + one // GROUP
-        share, slot = split.to(tl.int64) * slots, row * heads + head
-        tl.store(found + share * DIM + slot[:, None] * DIM + dims[None, :], mixed, mask=inside[:, None])
-        tl.store(reached + 2 * share + 2 * slot, largest, mask=inside)
-        tl.store(reached + 2 * share + 2 * slot + 1, total, mask=inside)
+        before, slot = split.to(tl.int64) * slots, row * heads + head
+        tl.store(found + before * DIM + slot[:, None] * DIM + dims[None, :], mixed, mask=inside[:, None])
+        tl.store(reached + 2 * before + 2 * slot, largest, mask=inside)
+        tl.store(reached + 2 * before + 2 * slot + 1, total, mask=inside)
     else:
         mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out + at, mixed.to(out.dtype.element_ty), mask=inside[:, None])
@@ -134,8 +134,9 @@ def attend_spans(
     rows, heads, dim = q.shape
     out, group, slots = torch.empty_like(q), heads // kv_heads, rows * heads
     tile = tile or attention_tile(q)
-    parts = (tile.splits, slots) if tile.splits > 1 else (0, 0)
-    found, reached = (q.new_empty(*parts, size, dtype=torch.float32) for size in (dim, 2))
+    found = reached = out  # which nothing is written to, nor read from, where keys are not shared
+    if tile.splits > 1:
+        found, reached = (q.new_empty(tile.splits, slots, size, dtype=torch.float32) for size in (dim, 2))
     _attend[(triton.cdiv(tables.most_rows * group, tile.rows), kv_heads, tile.splits * len(tables.spans))](
         *(q, out, tables.spans, tables.seen[tables.kinds[index]], tables.buffers[index], heads, found, reached, slots),
         GROUP=group,

@@ -199,9 +199,9 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5. Where
     shared memory has no room for two stages of the first product (99 KiB, RTX cards), its tile is half as large: with
     one stage nothing is loaded ahead, and registers spill. So do they for 128 rows of most codes (`is_crowded`).
-    Narrow tiles of codes and wide ones of plain matrices on Hopper are those that were fastest on an H200 (record
-    `tiles`). Least values are float32, like the scales that they come with: there half as many words are unpacked at a
-    time.
+    Three stages of narrow tiles of codes, and wide tiles of plain matrices on Hopper, were the fastest of int4 and
+    bfloat16 on an H200 (record `tiles`); other cards and codes were not timed. Least values are float32, like the
+    scales that they come with: there half as many words are unpacked at a time.
     """
     kind = kind_of(weight)
     most = 32 if (dtype == torch.float32 and kind != EIGHT) or is_narrow(weight) else _MOST
