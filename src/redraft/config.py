@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import ConfigError
-from redraft.options import PRESET_NAMES
+from redraft.options import MOST_STEPS, PRESET_NAMES
 from redraft.reader import Reader, read_json
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -51,7 +51,7 @@ _INERT_ROOT = frozenset(
 _INERT_GENERATION = frozenset({"_from_model_config", "return_dict_in_generate", "transformers_version"})
 
 # Lists and buffers have these lengths: a damaged number must not fill the memory.
-_MOST_LAYERS = 10_000
+_MOST_LAYERS, _INFINITE = 10_000, float("inf")
 _MOST_CANVAS = 65_536
 
 MOST_THREADS = 1024
@@ -141,11 +141,11 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         _require("preset", self.preset, self.preset in PRESET_NAMES, f"one of {', '.join(PRESET_NAMES)}")
         _require("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "an integer of at least 1")
-        _require("max_denoising_steps", self.max_denoising_steps, self.max_denoising_steps >= 1, "at least 1")
+        _require("max_denoising_steps", n := self.max_denoising_steps, 1 <= n <= MOST_STEPS, f"from 1 to {MOST_STEPS}")
         _require("t_min", self.t_min, 0 < self.t_min <= self.t_max, f"above 0 and at most t_max ({self.t_max})")
-        _require("entropy_bound", self.entropy_bound, self.entropy_bound > 0, "a number above 0 (nats)")
+        _require("entropy_bound", self.entropy_bound, 0 < self.entropy_bound < _INFINITE, "a number above 0 (nats)")
         _require("stability_threshold", self.stability_threshold, self.stability_threshold >= 0, "0 or more")
-        _require("confidence_threshold", self.confidence_threshold, self.confidence_threshold > 0, "above 0 (nats)")
+        _require("confidence_threshold", x := self.confidence_threshold, 0 < x < _INFINITE, "a number above 0 (nats)")
 
 
 @dataclass(frozen=True)

@@ -138,3 +138,8 @@ def refuse_nan(numbers: Iterable[float]) -> None:
         raise RunError(
             "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"
         )
+
+
+def shown_number(value: object) -> str:
+    """A number for a message; one of thousands of digits cannot be written in tens."""
+    return f"{hex(value):.20}…" if isinstance(value, int) and value.bit_length() > 256 else str(value)

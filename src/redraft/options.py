@@ -16,6 +16,9 @@ from redraft.errors import RequestError
 MOST_LOGPROBS = 20
 """Most alternatives per position; OpenAI's clients ask for no more."""
 
+MOST_STEPS = 10_000
+"""Most steps of a canvas; one that has not settled by then never will."""
+
 PRESET_NAMES = ("reference", "fast", "flow")
 """The presets, which `diffusion/presets.py` defines; a test holds the two equal."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 46_000, TESTS: 31_860}
+WHOLE_WALLS = {SOURCE: 46_100, TESTS: 32_120}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 815,
     "model/gpu": 2_020,
     "weights": 3_470,
-    "constraints": 6_375,
+    "constraints": 6_395,
     "tasks": 2_580,
     "tune": 3_100,
     "measure": 2_800,

@@ -190,3 +190,20 @@ def test_an_error_is_of_the_form_that_the_interface_tells(server: Process) -> No
 def test_a_reply_is_written_as_any_parser_reads_it(value: Any) -> None:
     """An integer of over 64 bits, too, which the fast writer refuses."""
     assert json.loads(Reply(value).body) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/detokenize", {"tokens": [5] * 600_000}), ("/v1/completions", {"prompt": [5] * 600_000})]
+)
+def test_more_token_ids_than_the_context_has_are_refused_by_their_number(
+    server: Process, path: str, body: dict[str, Any]
+) -> None:
+    """A million of them were looked at one by one, while another client's answers waited for seconds."""
+    error = httpx2.post(server.url + path, json=body, timeout=100).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "600000 token ids; the model's context is" in error["message"]
+
+
+def test_a_path_with_one_slash_more_is_none(server: Process) -> None:
+    reply = httpx2.post(f"{server.url}{PATH}/", json={"messages": []}, timeout=100)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")

@@ -160,3 +160,16 @@ def test_one_turn_that_is_too_long_is_refused_all_the_same(server: Process) -> N
     body = {"input": "a b " * 2000, "truncation": "auto"}
     error = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=100).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [{"type": "function_call_output", "call_id": "a", "output": "x " * 3000}],
+        [{"type": "reasoning", "summary": []}],
+    ],
+)
+def test_a_conversation_that_no_turn_may_begin_is_too_long_and_no_failure(server: Process, turns: list[Any]) -> None:
+    body = {"input": turns, "instructions": "y " * 3000, "truncation": "auto"}
+    reply = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=100)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")

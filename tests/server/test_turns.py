@@ -25,7 +25,9 @@ from redraft.constraints.compile.limits import PREPARING, TURNS, UNTIL, Turns
 from redraft.errors import DeadlineError, RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http import body as bodies
+from redraft.server.http.app import create_app
 from redraft.server.http.fetch import Fetcher
+from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import messages_of
@@ -353,3 +355,23 @@ def test_what_the_end_of_a_server_abandons_ends() -> None:
         assert eventually(lambda: len(TURNS._now) == 1)
         asyncio.run(run())
     assert left.is_set()
+
+
+def test_what_the_end_of_a_server_cut_off_is_told_that_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that were ended with it had been told that their time was up, or that the engine had failed."""
+    service = Service(Settings())
+    app = create_app(service, Log(None))
+
+    async def cut(*_: object, **__: object) -> None:
+        service.abandon()
+        raise DeadlineError("the time was up before there was a valid answer")
+
+    async def posted() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            return await http.post("/tokenize", json={"prompt": "x"})
+
+    monkeypatch.setattr(Service, "on_thread", cut)
+    reply = asyncio.run(posted())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "draining")
+    assert reply.headers["retry-after"] == "5"

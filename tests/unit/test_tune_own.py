@@ -229,7 +229,7 @@ def read_recipe_with(folder: Path, most: int) -> Recipe:
         ("[train]", "[lora]\nrank = 0\n[train]", "rank is 0"),
         ("[train]", '[lora]\nparts = ["router"]\n[train]', r"parts is \['router'\]; known: attention"),
         ("held_out = 3", 'turns = "some"', "turns is 'some'"),
-        ("held_out = 3", "most_blocks = 0", "most_blocks is 0; it must be at least 1"),
+        ("held_out = 3", "most_blocks = 0", "most_blocks is 0; it must be from 1 to 1048576"),
         ("fit_share = 1.0", "fit_share = 1.5", "fit_share is 1.5; it must be from 0 to 1"),
         ("fit_share = 1.0", "widths = [16, 0]", "widths is 0"),
         ("steps = 4", "steps = 4\ndecay_steps = 5", "decay_steps is 5; it must be at most steps"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
+from redraft.files import write_whole
 from redraft.prompts import of_schema
 
 if TYPE_CHECKING:
@@ -107,8 +110,10 @@ class ChatSession:
         if not name:
             raise RequestError("/save needs the name of a file")
         try:
-            with Path(name).open("x", encoding="utf-8") as file:
-                file.write(json.dumps(self.said, ensure_ascii=False, indent=2, default=str) + "\n")  # paths of images
+            if Path(name).exists() or Path(name).is_symlink():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            said = json.dumps(self.said, ensure_ascii=False, indent=2, default=str)  # paths of images
+            write_whole(Path(name), (said + "\n").encode())
         except (OSError, ValueError) as error:  # the second for a name with a zero
             said = getattr(error, "strerror", None) or str(error)
             raise RequestError(f"/save {name[:100]}: {said}; name another file") from None
@@ -128,9 +133,10 @@ def run(arguments: argparse.Namespace) -> int:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
             note("a line is a turn, \\ at its end continues it; /help lists the commands, /quit leaves")
-        while (turn := _turn()) not in (None, "/quit"):
-            assert turn is not None
+        while True:
             try:
+                if (turn := _turn()) is None or turn == "/quit":
+                    break
                 name, _, value = turn.partition(" ")
                 if name in COMMANDS:
                     talk = talk.after(name, value.strip())

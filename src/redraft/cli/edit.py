@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, revise, print, write."""
-    source = read_lines(arguments.place)
+    source = read_lines(arguments.place, to_write=arguments.write)
 
     from redraft.errors import RequestError
 

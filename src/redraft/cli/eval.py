@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print, record."""
     from redraft.tasks import names, task
 
-    if arguments.count is not None and arguments.count < 1:
-        raise RequestError(f"--count is {arguments.count}; it must be at least 1")
+    if arguments.count is not None and not 1 <= arguments.count < 2**31:
+        raise RequestError(f"--count is {arguments.count}; it must be from 1 to {2**31 - 1}")
     if arguments.file is not None:
         return _rows(arguments)
     if wants_ray(arguments):

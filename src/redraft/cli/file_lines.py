@@ -75,15 +75,18 @@ class TextFile:
                     beside.unlink()
 
 
-def read_lines(place: str) -> TextFile:
+def read_lines(place: str, *, to_write: bool = False) -> TextFile:
     """Read what FILE:LINES names; LINES may be several ranges, in order, as 3,10-12.
 
-    Raises RequestError for a place that is spelt otherwise or does not exist, and for a file that is not UTF-8 text.
+    Raises RequestError for a place that is spelt otherwise or does not exist, for a file that is not UTF-8 text and,
+    where it is `to_write`, for a pipe or a device.
     """
     found = PLACE.fullmatch(place)
     if found is None:
         raise RequestError(f"the place is {place!r}; write a file and its lines, as notes.py:10-20")
     path = Path(found["file"])
+    if to_write and path.exists() and not path.is_file():
+        raise RequestError(f"{path} is no regular file, which --write could replace; leave --write out")
     data = read_file(path, str(path))
     _check_text(path, data)
     return TextFile(path, data, tuple(_spans(path, data, found["lines"])))

@@ -74,7 +74,7 @@ def gap_options(arguments: argparse.Namespace) -> Options:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, fill, print, write."""
-    source = read_lines(arguments.place)
+    source = read_lines(arguments.place, to_write=arguments.write)
 
     from redraft.operations.infill import infill_all
 

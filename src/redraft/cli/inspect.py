@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from redraft.config import ModelConfig
     from redraft.weights.plan import Formats
 
+MOST_REQUESTS, MOST_GIGABYTES = 10_000, 1_000_000
+"""Of a ledger: more than any machine has."""
 EPILOG = """examples:
   redraft inspect nano
   redraft inspect recipes/shapes/26b --memory 24      what of the released model fits, before 50 GB are fetched
@@ -53,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     given = arguments.memory or []
     sizes = [size for size in given if size is not None] or [16.0, 24.0, 80.0]
     for size in sizes:
-        if not 0 < size < math.inf:
-            raise RequestError(f"--memory is {size}; it must be a number above 0 (gigabytes)")
+        if not 0 < size <= MOST_GIGABYTES:
+            raise RequestError(f"--memory is {size}; it must be above 0 and at most {MOST_GIGABYTES} (gigabytes)")
     folder = locate(arguments.model)
     config = read_config(folder)
     disk: dict[str, int] | None = None
@@ -89,10 +91,10 @@ def _ledger(arguments: argparse.Namespace, folder: Path, model: ModelConfig, siz
     from redraft.weights.plan import find_plan, formats
     from redraft.weights.source import has_weights
 
-    for name, least in (("context", 1), ("batch", 1)):
+    for name, most in (("context", 2**40), ("batch", MOST_REQUESTS)):
         value = getattr(arguments, name)
-        if value is not None and value < least:
-            raise RequestError(f"--{name} is {value}; it must be at least {least}")
+        if value is not None and not 1 <= value <= most:
+            raise RequestError(f"--{name} is {value}; it must be from 1 to {most}")
     device = device_of(arguments.device)
     stored = has_weights(folder)
     packed: Formats = {}

@@ -24,9 +24,7 @@ from redraft.engine.pace import Pace
 from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, ResolvedRequest
 from redraft.errors import RequestError, did_you_mean
 from redraft.images.prompt import PlacedImage
-
-MOST_STEPS = 10_000
-"""Most steps of a canvas; one that has not settled by then never will."""
+from redraft.options import MOST_STEPS
 
 DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
 """Options that the dial sets."""

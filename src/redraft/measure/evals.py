@@ -13,7 +13,7 @@ from typing import Any
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
-from redraft.errors import RequestError
+from redraft.errors import CallerError, RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
 from redraft.operations.gap import GapContext, refuse_decided
@@ -138,7 +138,10 @@ def evaluate_rows(
     trials = []
     for i, row in enumerate(rows):
         own = replace(options, seed=seed + i, steps=steps)
-        done = engine.run(engine.resolve(Request(row[:-1], own)))
+        try:
+            done = engine.run(engine.resolve(Request(row[:-1], own)))
+        except CallerError as error:
+            raise type(error)(f"row {i + 1}: {error}") from None
         right = row[-1]["content"]
         trials.append(Trial(Example(row[-2]["content"], right), done, compared(right, done.text)))
         progress("row", i + 1, len(rows))

@@ -34,7 +34,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import Request, ResolvedRequest
 from redraft.engine.runner import encode_prompt
 from redraft.errors import RequestError, refuse_nan
-from redraft.files import write_whole
+from redraft.files import read_small, write_whole
 from redraft.shapes import Float, Tensor
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def read_belief(engine: Core) -> Belief | None:
     if engine.folder is None or not engine.as_stored:
         return None
     try:
-        found = msgspec.json.decode((engine.folder / BELIEF).read_bytes(), type=Belief)
+        found = msgspec.json.decode(read_small(engine.folder / BELIEF), type=Belief)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return None
     ours = found.checkpoint == known_fingerprint(engine.folder)

@@ -12,6 +12,7 @@ from typing import Any
 
 from redraft import prompts
 from redraft.constraints.checks import Check
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, time_limit
 from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
@@ -51,7 +52,8 @@ def fill(
     """
     if source is not None and (prompt is not None or chat):
         raise RequestError("source was given with prompt or chat; it has a prompt of its own: leave them out")
-    found = read_template(template, kinds)
+    with time_limit(DEFAULT_LIMITS):  # one for all of its holes
+        found = read_template(template, kinds)
     language = engine.language(found.source())
     if options.max_tokens is None:
         shipped = engine.config.generation.max_new_tokens

@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from redraft.engine.request import MOST_LOGPROBS
-from redraft.engine.resolve import MOST_STEPS
+from redraft.options import MOST_STEPS
 from redraft.stops import MAX_STOP_CHARS, MAX_STOPS
 
 Kind = Literal["value", "entries", "characters", "levels", "bytes"]

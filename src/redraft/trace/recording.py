@@ -47,6 +47,7 @@ class Recording:
     blocks: list[Settled] = field(default_factory=list)
     ended: Ended | None = None
     taken: bool = False
+    _texts: dict[tuple[int, int], str] = field(default_factory=dict)  # of the blocks before one, shared by its frames
 
     @property
     def finish(self) -> str:
@@ -83,8 +84,11 @@ class Recording:
             tokens[at], ids[at] = token, number
         past = () if last is None else last.ids
         changed = tuple(at < len(past) and number != past[at] for at, number in enumerate(ids))
-        before = "".join(piece for block in self.blocks if block.block < line.block for piece in block.pieces)
-        return Frame(line, tuple(tokens), tuple(ids), changed, before)
+        key = len(self.blocks), line.block
+        if key not in self._texts:
+            earlier = (piece for block in self.blocks if block.block < line.block for piece in block.pieces)
+            self._texts[key] = "".join(earlier)
+        return Frame(line, tuple(tokens), tuple(ids), changed, self._texts[key])
 
 
 def first_apart(one: Recording, other: Recording) -> tuple[int, list[int]] | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
-from redraft.errors import ConfigError, RecipeError, did_you_mean
+from redraft.errors import ConfigError, RecipeError, did_you_mean, shown_number
 from redraft.files import read_small, recipes, shipped
 from redraft.images.config import TINY_VISION
 from redraft.tasks import task
@@ -231,7 +231,7 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(
             f"{path} cannot be read ({error.strerror}); pass a recipe file, or a name of `redraft tune --help`"
         ) from None
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys{_probable_key(str(error))}") from None
     check(recipe)
     try:
@@ -295,7 +295,7 @@ def check(recipe: Recipe) -> None:
                     limit = (
                         f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < _NUMBER else f"at least {low:g}"
                     )
-                    raise RecipeError(f"[{table}] {key} is {value}; it must be {limit}")
+                    raise RecipeError(f"[{table}] {key} is {shown_number(value)}; it must be {limit}")
     for key in ("lr", "clip"):
         if not 0 < getattr(recipe.train, key) < math.inf:
             raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
@@ -326,8 +326,8 @@ def _check_model(shape: ModelRecipe) -> None:
             f'[model] layers is {list(shape.layers)}; it must hold "sliding" and "full" and end in "full"'
         )
     for key, value in msgspec.structs.asdict(shape).items():
-        if isinstance(value, int) and value < 1:
-            raise RecipeError(f"[model] {key} is {value}; it must be at least 1")
+        if isinstance(value, int) and not 1 <= value <= _MOST_WIDE:
+            raise RecipeError(f"[model] {key} is {shown_number(value)}; it must be from 1 to {_MOST_WIDE}")
     for name in ("num_kv_heads", "num_full_kv_heads"):
         heads = getattr(shape, name)
         if shape.num_heads % heads:
@@ -364,14 +364,16 @@ def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ..
 
 _HIGH = {math.nextafter(1, 0): "below 1"}
 _NUMBER = math.nextafter(math.inf, 0)
-_SHARE, _COUNT, _LARGE = (0, 1), (1, math.inf), (0, 2**31 - 1)
+_SHARE, _COUNT, _LARGE = (0, 1), (1, 2**31 - 1), (0, 2**31 - 1)
+_MOST_WIDE = 2**20
+"""Of a model's sizes, of a canvas, of samples a step: more than any memory holds."""
 _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {
         "held_out": _LARGE,
         "fit_share": _SHARE,
-        "widths": _COUNT,
-        "most_blocks": _COUNT,
+        "widths": (1, _MOST_WIDE),
+        "most_blocks": (1, _MOST_WIDE),
         "pack_tokens": _LARGE,
         "fit_step": _COUNT,
         "length_step": _COUNT,
@@ -380,12 +382,13 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
         **dict.fromkeys(("causal_weight", "certainty"), (0, _NUMBER)),
-        "draws": _COUNT,
+        "draws": (1, 1024),
         "own_steps": (0, 48),  # as many as the released sampler takes
         "correct_from": _LARGE,
     },
     "train": {
-        **dict.fromkeys(("steps", "batch_size", "save_every", "probe_every", "probe_examples"), _COUNT),
+        **dict.fromkeys(("steps", "save_every", "probe_every", "probe_examples"), _COUNT),
+        "batch_size": (1, _MOST_WIDE),
         **dict.fromkeys(("encode_steps", "warmup", "decay_steps", "seed", "most_rows"), _LARGE),
         **dict.fromkeys(("final_lr", "weight_decay"), (0, _NUMBER)),
         "threads": (1, MOST_THREADS),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from redraft.tune.recipe import DataRecipe
 
 MOST_ROW_BYTES = 64 * 2**20
 _MOST_SHOWN = 5
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PASSAGE_CHARS = 4000
 
 
@@ -231,7 +233,10 @@ def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
         raise RecipeError(f"{where}: not UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{where}: not JSON ({error})") from None
-    return _from_folder(_conversation(row, where), folder)
+    found = _conversation(row, where)
+    if any(_SURROGATE.search(json.dumps(message["content"], ensure_ascii=False)) for message in found.messages):
+        raise RecipeError(f"{where}: a text has an unpaired surrogate; write valid Unicode")
+    return _from_folder(found, folder)
 
 
 def _conversation(row: object, where: str) -> Conversation:

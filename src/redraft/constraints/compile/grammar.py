@@ -59,17 +59,17 @@ def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: CompileLimits =
 def read_grammar(grammar: str, *, may_be_gbnf: bool = True) -> Mapping[str, Node]:
     """The rules by name. Raises ConstraintError naming the line."""
     tokens: list[tuple[str, str, int]] = []
-    at = 0
+    at, line = 0, 1
     while at < len(grammar):
+        check_time()
         match = _LEXEME.match(grammar, at)
-        line = grammar.count("\n", 0, at) + 1
         if match is None and may_be_gbnf and "::=" in grammar:
             return read_grammar(_of_gbnf(grammar), may_be_gbnf=False)
         if match is None:
             raise ConstraintError(f"grammar, line {line}: {grammar[at : at + 20]!r} cannot be read")
         if match.lastgroup != "space":
             tokens.append((str(match.lastgroup), match[0], line))
-        at = match.end()
+        at, line = match.end(), line + match[0].count("\n")
     rules = _Reader(tokens).rules()
     if "start" not in rules:
         raise ConstraintError(f"the grammar has no rule start; its rules are {', '.join(rules) or 'none'}")

@@ -34,6 +34,7 @@ _REFUSED = (
     (re.compile(r"\\[1-9]|\\k<"), "a back reference"),
     (re.compile(r"\\[bB]"), "a word border"),
 )
+_FIRST_IN_CLASS = re.compile(r"\^?\]?")
 _TOKEN = re.compile(
     r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\.|\(\?:|\(\?<\w+>|.",
     re.DOTALL,
@@ -45,6 +46,8 @@ def whole_match(pattern: str, *, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
 
     Raises ConstraintError for what is no regular expression, one that no automaton can be made of, or over the limits.
     """
+    if (at := _closes_early(pattern)) is not None:
+        raise ConstraintError(f"regex {pattern!r:.200} closes at {at} a group that it has not opened")
     found = _compile(pattern, "regex")
     if found.is_empty:
         raise ConstraintError(f"regex {pattern!r} matches no text at all")
@@ -53,6 +56,26 @@ def whole_match(pattern: str, *, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
             f"regex {pattern!r:.80} needs {len(found)} states, over {limits.states}; narrow its counts"
         )
     return found
+
+
+def _closes_early(pattern: str) -> int | None:
+    """Where a bracket closes no group of the pattern's own; it would close the one that is put around it."""
+    depth, inside, i = 0, 0, 0
+    while i < len(pattern):
+        one = pattern[i]
+        if one == "\\":
+            i += 1
+        elif one == "[":
+            inside += 1
+            i += len(_FIRST_IN_CLASS.match(pattern, i + 1)[0])  # type: ignore[index]  # it matches nothing, too
+        elif inside:
+            inside -= one == "]"
+        elif one in "()":
+            depth += 1 if one == "(" else -1
+            if depth < 0:
+                return i
+        i += 1
+    return None
 
 
 def irregular(pattern: str) -> str:
@@ -102,6 +125,8 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
             table, ends = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
         reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
+        if "anchored" in str(error):
+            reason = "the whole text has to match anyway: leave ^, $, \\A and \\z out"
         raise OutOfReachError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
     accepts = np.isin(table[:, 0], ends)
     table[:, 0] = NOWHERE

@@ -36,8 +36,11 @@ from redraft.constraints.language import Source
 from redraft.constraints.validation import Problem, Span, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
 
-_HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)
-_UNCLOSED = re.compile(r"\{\{\s*[A-Za-z_]\w*\s*(?::(?:(?!\}\}).)*?)?(?:\{\{\s*[A-Za-z_]|\Z)", re.DOTALL)
+# Nothing is given back, so that a text takes as long as it is long. A kind goes up to the first }}.
+_HOLE = re.compile(r"\{\{\s*+(?P<name>[A-Za-z_]\w*+)\s*+(?::(?P<kind>(?:(?!\}\}).)*+))?+\}\}", re.DOTALL)
+_UNCLOSED = re.compile(
+    r"\{\{\s*+[A-Za-z_]\w*+\s*+(?::(?:(?!\}\}|\{\{\s*+[A-Za-z_]).)*+)?+(?:\{\{\s*+[A-Za-z_]|\Z)", re.DOTALL
+)
 _KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
 _RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
 
@@ -149,7 +152,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
         )
     literals, holes, at = [], [], 0
     for match in _HOLE.finditer(text):
-        name, kind = match["name"], match["kind"]
+        name, kind = match["name"], match["kind"] if match["kind"] is None else match["kind"].strip()
         if (kind is None) == (name not in given):
             both = (
                 "is typed in the template and beside it"

@@ -20,7 +20,7 @@ from redraft.server.http.body import Body
 from redraft.server.http.errors import GONE, ApiError, body_error, kind_of, refusal_of
 from redraft.server.http.log import Log
 from redraft.server.http.middleware import Middleware, answer
-from redraft.server.http.service import Service
+from redraft.server.http.service import Service, stopping
 from redraft.server.openai import chat, completions, decisions, models, responses
 from redraft.server.page import files
 
@@ -36,6 +36,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         separate_input_output_schemas=False,
+        redirect_slashes=False,
     )
     app.state.service = service
     modules = (chat, completions, responses, canvas, infill, llamacpp, edits, decisions, models, health)
@@ -72,6 +73,8 @@ def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception],
         if isinstance(error, RedraftError) and state["log"].get("gone"):
             return Response(status_code=GONE)  # work that was cut short is no failure
         refusal = _refusal(request, error)
+        if service.abandoned and refusal.status >= 500:  # whatever it was: the work was ended, not its request
+            refusal = stopping()
         if refusal.status == 500:
             log.write("failure", {"id": state.get("request_id"), "kind": kind_of(error)})
         service.metrics.errors.labels(refusal.code or str(refusal.status)).inc()

@@ -45,6 +45,7 @@ class Service:
         """`observed` returns the engine in the scope that all requests run in."""
         self.settings, self.metrics, self.admission = settings, Metrics(), Entrance(settings.limits)
         self.phase: Phase = "loading"
+        self.abandoned = False
         self.done, self.total = 0, 0
         self.failure: RedraftError | None = None
         self._observed = observed
@@ -112,6 +113,7 @@ class Service:
 
     def abandon(self) -> None:
         """End what is still worked on, as if every client had left: a thread that goes on keeps the process."""
+        self.abandoned = True
         for leave in list(self._leaving):
             leave()
 

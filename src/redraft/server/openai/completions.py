@@ -76,10 +76,16 @@ def gap_of(service: Service, body: Completion) -> tuple[str, str] | None:
     return body.prompt, body.suffix
 
 
-def _check_ids(prompts: Sequence[Sequence[int]], vocab: int) -> None:
-    worst = max((max(one, default=0) for one in prompts), default=0)
-    if worst >= vocab:
-        raise ApiError(400, f"the prompt holds token id {worst}; the vocabulary ends at {vocab - 1}", param="prompt")
+def check_ids(service: Service, ids: Sequence[int], name: str) -> None:
+    """Raise ApiError for more ids than the context has, before they are looked at, and for one that there is not."""
+    model = service.engine.config.model
+    if len(ids) > model.max_positions:
+        said = f"{name} has {len(ids)} token ids; the model's context is {model.max_positions}"
+        raise ApiError(400, said, param=name, code="context_length_exceeded")
+    worst = max(ids, default=0)
+    if worst >= model.vocab_size or min(ids, default=0) < 0:
+        said = f"{name} holds token id {worst}; the vocabulary ends at {model.vocab_size - 1}"
+        raise ApiError(400, said, param=name)
 
 
 def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], list[Echo]]:
@@ -89,7 +95,9 @@ def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], lis
         raise ApiError(400, "the prompt is empty; send at least one", param="prompt")
     several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     service.admission.check(len(several) * (body.n or 1))
-    _check_ids([one for one in several if not isinstance(one, str)], service.engine.config.model.vocab_size)
+    for one in several:
+        if not isinstance(one, str | int):
+            check_ids(service, one, "prompt")
     found: list[list[int]] = []
     echoes: list[Echo] = []
     for one in cast(list[str | list[int]], several):

@@ -14,6 +14,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.chat import messages_of
+from redraft.server.openai.completions import check_ids
 from redraft.server.openai.fields import Sampling, Turns
 from redraft.server.openai.replies import Json
 
@@ -75,11 +76,8 @@ async def detokenize(request: Request, body: Detokenize) -> Json:
     """Token ids to text."""
     service = service_of(request)
     service.check_name(body.model)
-    text, size = service.engine.text, service.engine.config.model.vocab_size
-    outside = next((token for token in body.tokens if not 0 <= token < size), None)
-    if outside is not None:
-        raise ApiError(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
-    said = await service.on_thread(request, partial(text.decode, skip_special=False), body.tokens)
+    check_ids(service, body.tokens, "tokens")
+    said = await service.on_thread(request, partial(service.engine.text.decode, skip_special=False), body.tokens)
     return {"prompt": said, "content": said}
 
 

@@ -50,10 +50,10 @@ def _work(service: Service, body: Responses) -> Work:
     try:
         return _prepared(service, body, turns, fetcher)
     except RequestError as error:
-        if body.truncation != "auto" or TOO_LONG not in str(error):
+        # A conversation may begin with any turn but what a call returned.
+        begins = [at for at, (item, turn) in enumerate(turns) if item >= 0 and turn["role"] != "tool"]
+        if body.truncation != "auto" or TOO_LONG not in str(error) or not begins:
             raise
-    # A conversation may begin with any turn but what a call returned.
-    begins = [at for at, (item, turn) in enumerate(turns) if item >= 0 and turn["role"] != "tool"]
 
     def rest(at: int) -> list[Turn]:
         return [one for one in turns[:at] if one[0] < 0] + turns[at:]

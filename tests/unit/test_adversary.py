@@ -1,0 +1,162 @@
+"""Input that adversaries found: it took all memory or minutes, lost what was typed, or meant something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from redraft import load
+from redraft.cli.chat import ChatSession
+from redraft.cli.file_lines import read_lines
+from redraft.config import GenerationConfig
+from redraft.constraints.compile.grammar import read_grammar
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.template import read_template
+from redraft.engine.request import Options
+from redraft.errors import ConfigError, ConstraintError, RecipeError, RequestError
+from redraft.measure.evals import evaluate_rows
+from redraft.trace.lines import Begun, Drafted, Settled
+from redraft.trace.recording import Recording
+from redraft.tune.recipe import read_recipe
+from redraft.tune.sources import parse_row
+
+SOON_SEC = 5.0
+"""Each of these took from fifteen seconds to minutes."""
+
+
+@pytest.mark.parametrize(
+    "text", ["x {{a: int" + " " * 100_000 + "y}} z {{b: int}}", "x {{a" + " " * 100_000 + "y }} z {{b: int}}"]
+)
+def test_a_template_takes_as_long_as_it_is_long(text: str) -> None:
+    began = time.monotonic()
+    try:
+        assert [hole.name for hole in read_template(text).holes] == ["b"]
+    except ConstraintError as error:
+        assert "hole 'a'" in str(error)  # noqa: PT017  # of the first text alone
+    assert time.monotonic() - began < SOON_SEC
+
+
+def test_kinds_of_holes_go_up_to_the_first_end_and_lose_the_space_around_them() -> None:
+    found = read_template("{{ a : int }}, {{b:regex(x{2})}}; {{ c: enum(p|q)\n}}")
+    assert [hole.name for hole in found.holes] == ["a", "b", "c"]
+    with pytest.raises(ConstraintError, match=r"hole '\{\{a: int \{\{b' in line 2"):
+        read_template("\n{{a: int {{b: int}}")
+
+
+def test_a_grammar_takes_as_long_as_it_is_long_and_names_lines_all_the_same() -> None:
+    began = time.monotonic()
+    read_grammar('start: "a"\n' + "".join(f'r{i}: "b"\n' for i in range(30_000)))
+    assert time.monotonic() - began < SOON_SEC
+    with pytest.raises(ConstraintError, match="line 3: '%"):
+        read_grammar('start: "a"\n\n%')
+
+
+@pytest.mark.parametrize("pattern", ["a)|(b", "a)?(b", "[)]a)(b", r"\(a)(b"])
+def test_a_regex_that_closes_what_it_has_not_opened_is_no_other_regex(pattern: str) -> None:
+    """It closed the group that is put around it, and stood for another language."""
+    with pytest.raises(ConstraintError, match="a group that it has not opened"):
+        whole_match(pattern)
+
+
+@pytest.mark.parametrize(("pattern", "text"), [(r"\)", ")"), ("[)(]", ")"), ("[^])]", "a"), ("(a(b)[]()])", "ab)")])
+def test_brackets_that_are_characters_close_nothing(pattern: str, text: str) -> None:
+    dfa = whole_match(pattern)
+    assert dfa.accepts[dfa.step(0, text.encode())]
+
+
+def test_anchors_are_refused_with_what_to_do() -> None:
+    with pytest.raises(ConstraintError, match=r"leave \^, \$, \\A and \\z out"):
+        whole_match("^[a-z]+$")
+
+
+def test_frames_of_a_trace_share_the_text_before_them() -> None:
+    """20 MB of a block's text once for each frame behind it took all memory."""
+    begun = Begun(index=0, ms=0, seed=0, width=1, max_tokens=9, ends=[1], prompt="", prompt_tokens=1)
+    recording, values = Recording(begun), {"entropy": [0.0], "accepted": [True], "forced": []}
+    pieces = {"tokens": [5], "pieces": ["a" * 1000], "entropy": [0.0], "settled_at": [1], "changes": [0]}
+    recording.take(Settled(index=0, ms=0, block=0, steps=1, settled=True, **pieces))
+    for step in (1, 2, 3):
+        drafted = {"positions": [0], "tokens": ["x"], "ids": [step]} | values
+        recording.take(Drafted(index=0, ms=0, block=1, step=step, width=1, end=None, **drafted))
+    assert len({id(frame.before) for frame in recording.frames}) == 1
+
+
+def test_a_conversation_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = ChatSession((), ({"role": "user", "content": "hi"},), Options())
+    there = tmp_path / "there.json"
+    there.write_text("mine")
+    with pytest.raises(RequestError, match="File exists; name another file"):
+        talk.after("/save", str(there))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RequestError, match="No space left"):
+        talk.after("/save", str(tmp_path / "new.json"))
+    monkeypatch.undo()
+    assert not (tmp_path / "new.json").exists()
+    talk.after("/save", str(tmp_path / "new.json"))
+    assert json.loads((tmp_path / "new.json").read_text())[0]["content"] == "hi"
+    assert there.read_text() == "mine"
+
+
+def test_a_pipe_is_not_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RequestError, match="no regular file, which --write could replace"):
+        read_lines(f"{tmp_path / 'pipe'}:2", to_write=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[sampling]\nmax_denoising_steps = 1000000000000", "max_denoising_steps is 1000000000000; it must be from 1"),
+        ("[sampling]\nentropy_bound = inf", "entropy_bound is inf"),
+        ("[sampling]\nconfidence_threshold = inf", "confidence_threshold is inf"),
+        ("[objective]\ndraws = 1000000000", r"\[objective\] draws is 1000000000; it must be from 1 to 1024"),
+        ("[objective]\ndraws = 0x" + "f" * 5000, "draws is 0xf"),
+        ("[objective]\ndraws = " + "9" * 5000, "recipe.toml"),
+    ],
+)
+def test_numbers_that_no_run_can_have_are_refused_by_name(line: str, said: str, tmp_path: Path) -> None:
+    """The first had a probe go on for ever; the second made a checkpoint that nothing could read."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        f'name = "x"\nstart = "nano"\n[data]\ntasks = {{ records = 1.0 }}\n[train]\nsteps = 1\nbatch_size = 1\n{line}'
+    )
+    with pytest.raises(RecipeError, match=said):
+        read_recipe(path)
+
+
+def test_a_checkpoints_own_settings_have_bounds() -> None:
+    with pytest.raises(ConfigError, match="max_denoising_steps is 10001; it must be from 1 to 10000"):
+        GenerationConfig(max_denoising_steps=10_001)
+
+
+@pytest.mark.parametrize("row", [{"prompt": "\ud800", "response": "b"}, {"prompt": "a", "response": "\ud800"}])
+def test_a_row_with_half_a_character_is_refused_before_any_step(row: dict[str, str]) -> None:
+    with pytest.raises(RecipeError, match="rows, line 7: a text has an unpaired surrogate"):
+        parse_row(json.dumps(row).encode(), "rows, line 7")
+
+
+def test_a_row_that_cannot_be_asked_is_named() -> None:
+    rows = [[{"role": "user", "content": "x " * 9000}, {"role": "assistant", "content": "y"}]]
+    with pytest.raises(RequestError, match=r"row 1: the (text|prompt) has"):
+        evaluate_rows(load("nano"), "rows", rows)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("batch", 10**9), ("context", 2**41)])
+def test_a_ledger_of_more_requests_than_there_can_be_is_refused(flag: str, value: int) -> None:
+    from redraft.cli import inspect as command
+
+    given = Namespace(model="nano", memory=[1.0], plan=None, constrained=False, device="cpu", json=True)
+    given = Namespace(
+        **vars(given) | {"context": None, "batch": None, "no_graphs": False, "dtype": "auto", flag: value}
+    )
+    with pytest.raises(RequestError, match=f"--{flag} is {value}; it must be from 1 to"):
+        command.run(given)
