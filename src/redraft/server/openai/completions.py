@@ -76,10 +76,10 @@ def gap_of(service: Service, body: Completion) -> tuple[str, str] | None:
     return body.prompt, body.suffix
 
 
-def check_ids(service: Service, ids: Sequence[int], name: str) -> None:
+def check_ids(service: Service, ids: Sequence[int], name: str, *, any_number: bool = False) -> None:
     """Raise ApiError for more ids than the context has, before they are looked at, and for one that there is not."""
     model = service.engine.config.model
-    if len(ids) > model.max_positions:
+    if len(ids) > model.max_positions and not any_number:
         said = f"{name} has {len(ids)} token ids; the model's context is {model.max_positions}"
         raise ApiError(400, said, param=name, code="context_length_exceeded")
     worst = max(ids, default=0)

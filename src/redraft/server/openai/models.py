@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from fastapi import Request
@@ -76,8 +75,7 @@ async def detokenize(request: Request, body: Detokenize) -> Json:
     """Token ids to text."""
     service = service_of(request)
     service.check_name(body.model)
-    check_ids(service, body.tokens, "tokens")
-    said = await service.on_thread(request, partial(service.engine.text.decode, skip_special=False), body.tokens)
+    said = await service.on_thread(request, _detokenize, service, body.tokens)
     return {"prompt": said, "content": said}
 
 
@@ -94,6 +92,11 @@ async def tokenizer_info(request: Request) -> Json:
         "model_max_length": engine.config.model.max_positions,
         "chat_template": engine.text.template,
     }
+
+
+def _detokenize(service: Service, tokens: list[int]) -> str:
+    check_ids(service, tokens, "tokens", any_number=True)
+    return service.engine.text.decode(tokens, skip_special=False)
 
 
 def _tokenize(service: Service, body: Tokenize) -> Json:
