@@ -62,8 +62,8 @@ Where the time of bfloat16 goes, in milliseconds:
 The experts of one canvas are read at {rate:.1f} TB/s. If it touched {touched} of {experts}, as one of real text does,
 and all else took as long, a step would take {text:.1f} ms. With the 19.7 tokens a forward that Google reports, of the
 model in FP8, that is {speed:,.0f} tokens a second for one user, without encoding and the host (**computed**, no text
-was generated). What others measured is on the [page that compares](comparison.md). Experts of int4 are read at a third
-of that speed: unpacking them, not memory, is probably their bound.
+was generated). What others measured is on the [page that compares](comparison.md). Experts of int4 are read at less
+than half of that speed: unpacking them, not memory, is probably their bound.
 
 What else was tried on this card, and what it mended, is in the [log](log.md#gpus). Not measured: steps launched one by
 one, prompts and commits, transformers on the same card, a soak.

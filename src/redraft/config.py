@@ -9,6 +9,7 @@ This file does no tensor work and imports nothing heavy, so the command line can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,8 +52,7 @@ _INERT_ROOT = frozenset(
 _INERT_GENERATION = frozenset({"_from_model_config", "return_dict_in_generate", "transformers_version"})
 
 # Lists and buffers have these lengths: a damaged number must not fill the memory.
-_MOST_LAYERS, _INFINITE = 10_000, float("inf")
-_MOST_CANVAS = 65_536
+_MOST_LAYERS, _MOST_CANVAS = 10_000, 65_536
 
 MOST_THREADS = 1024
 """Most processor threads: at some number above this, torch ends the process."""
@@ -143,9 +143,9 @@ class GenerationConfig:
         _require("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "an integer of at least 1")
         _require("max_denoising_steps", n := self.max_denoising_steps, 1 <= n <= MOST_STEPS, f"from 1 to {MOST_STEPS}")
         _require("t_min", self.t_min, 0 < self.t_min <= self.t_max, f"above 0 and at most t_max ({self.t_max})")
-        _require("entropy_bound", self.entropy_bound, 0 < self.entropy_bound < _INFINITE, "a number above 0 (nats)")
+        _require("entropy_bound", self.entropy_bound, 0 < self.entropy_bound < math.inf, "a number above 0 (nats)")
         _require("stability_threshold", self.stability_threshold, self.stability_threshold >= 0, "0 or more")
-        _require("confidence_threshold", x := self.confidence_threshold, 0 < x < _INFINITE, "a number above 0 (nats)")
+        _require("confidence_threshold", x := self.confidence_threshold, 0 < x < math.inf, "a number above 0 (nats)")
 
 
 @dataclass(frozen=True)

@@ -357,8 +357,8 @@ def test_what_the_end_of_a_server_abandons_ends() -> None:
     assert left.is_set()
 
 
-def test_what_the_end_of_a_server_cut_off_is_told_that_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that were ended with it had been told that their time was up, or that the engine had failed."""
+def test_a_request_that_the_end_of_a_server_cuts_off_returns_that_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such requests returned a deadline error, or a failure of the engine."""
     service = Service(Settings())
     app = create_app(service, Log(None))
 

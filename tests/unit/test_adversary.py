@@ -29,15 +29,12 @@ SOON_SEC = 5.0
 """Each of these took from fifteen seconds to minutes."""
 
 
-@pytest.mark.parametrize(
-    "text", ["x {{a: int" + " " * 100_000 + "y}} z {{b: int}}", "x {{a" + " " * 100_000 + "y }} z {{b: int}}"]
-)
-def test_a_template_takes_as_long_as_it_is_long(text: str) -> None:
-    began = time.monotonic()
-    try:
-        assert [hole.name for hole in read_template(text).holes] == ["b"]
-    except ConstraintError as error:
-        assert "hole 'a'" in str(error)  # noqa: PT017  # of the first text alone
+def test_a_template_takes_as_long_as_it_is_long() -> None:
+    """Of spaces in a kind that there is not, and behind two brackets that are no hole."""
+    began, spaces = time.monotonic(), " " * 100_000
+    with pytest.raises(ConstraintError, match="hole 'a'"):
+        read_template("x {{a: int" + spaces + "y}} z {{b: int}}")
+    assert [hole.name for hole in read_template("x {{a" + spaces + "y }} z {{b: int}}").holes] == ["b"]
     assert time.monotonic() - began < SOON_SEC
 
 

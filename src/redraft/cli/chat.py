@@ -110,7 +110,7 @@ class ChatSession:
         if not name:
             raise RequestError("/save needs the name of a file")
         try:
-            if Path(name).exists() or Path(name).is_symlink():
+            if os.path.lexists(name):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             said = json.dumps(self.said, ensure_ascii=False, indent=2, default=str)  # paths of images
             write_whole(Path(name), (said + "\n").encode())

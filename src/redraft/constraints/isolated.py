@@ -1,7 +1,7 @@
 """Programs for a library that can neither be interrupted nor given a bound on memory: a process of its own runs it.
 
 Such a process is isolated: it reads no folder that a caller happens to be in, and no variable. So it knows neither
-PYTHONPATH nor a user's own packages, and has to be told where the library lies.
+PYTHONPATH nor a user's own packages, and is given the folder of the library.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ class Recording:
     blocks: list[Settled] = field(default_factory=list)
     ended: Ended | None = None
     taken: bool = False
-    _texts: dict[tuple[int, int], str] = field(default_factory=dict)  # of the blocks before one, shared by its frames
+    # The text of the blocks before one, which all frames of that one share.
+    _texts: dict[tuple[int, int], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def finish(self) -> str:

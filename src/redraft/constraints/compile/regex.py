@@ -34,7 +34,6 @@ _REFUSED = (
     (re.compile(r"\\[1-9]|\\k<"), "a back reference"),
     (re.compile(r"\\[bB]"), "a word border"),
 )
-_FIRST_IN_CLASS = re.compile(r"\^?\]?")
 _TOKEN = re.compile(
     r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\.|\(\?:|\(\?<\w+>|.",
     re.DOTALL,
@@ -67,7 +66,8 @@ def _closes_early(pattern: str) -> int | None:
             i += 1
         elif one == "[":
             inside += 1
-            i += len(_FIRST_IN_CLASS.match(pattern, i + 1)[0])  # type: ignore[index]  # it matches nothing, too
+            i += 1 if pattern.startswith("^", i + 1) else 0
+            i += 1 if pattern.startswith("]", i + 1) else 0  # the first in a class is a character
         elif inside:
             inside -= one == "]"
         elif one in "()":
