@@ -49,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError as error:  # an argument or a file's name with bytes that are no text
         if arguments.debug:
             raise
+        if error.encoding.replace("-", "").lower() != "utf8":
+            lacking = f"the output's encoding, {error.encoding}, has no {error.object[error.start]!r}"
+            _say(f"{lacking}; set PYTHONIOENCODING=utf-8")
+            return 1
         _say(f"{error.object[:60]!r} is not UTF-8 text; write it in UTF-8")
         return 2
     except BrokenPipeError:

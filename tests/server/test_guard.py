@@ -399,6 +399,28 @@ def test_a_request_that_the_end_of_the_server_cuts_off_is_refused_in_json() -> N
     assert json.loads(sent[1]["body"])["error"]["code"] == "draining"
 
 
+def test_a_stream_that_the_end_of_the_server_cuts_off_says_so() -> None:
+    """It ended in the middle, as if the network had failed."""
+    sent = list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        task = asyncio.ensure_future(middleware.Middleware(app, Service(Settings()), Log(None))(SCOPE, Mock(), send))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await task
+
+    asyncio.run(run())
+    assert not sent[1].get("more_body")
+    assert json.loads(sent[1]["body"].removeprefix(b"data: "))["error"]["code"] == "draining"
+
+
 def test_half_of_the_threads_are_the_most_of_one_caller() -> None:
     async def run() -> None:
         service, held = Service(Settings(limits=ServerLimits(in_flight=2))), threading.Event()

@@ -9,8 +9,10 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from tests.helpers import nano_copy, python
 
 from redraft import load
+from redraft.__main__ import main
 from redraft.cli.chat import ChatSession
 from redraft.cli.file_lines import read_lines
 from redraft.config import GenerationConfig
@@ -20,6 +22,7 @@ from redraft.constraints.compile.template import read_template
 from redraft.engine.request import Options
 from redraft.errors import ConfigError, ConstraintError, RecipeError, RequestError
 from redraft.measure.evals import evaluate_rows
+from redraft.operations.questions import Question, decide_questions
 from redraft.trace.lines import Begun, Drafted, Settled
 from redraft.trace.recording import Recording
 from redraft.tune.recipe import read_recipe
@@ -141,10 +144,44 @@ def test_a_row_with_half_a_character_is_refused_before_any_step(row: dict[str, s
         parse_row(json.dumps(row).encode(), "rows, line 7")
 
 
-def test_a_row_that_cannot_be_asked_is_named() -> None:
-    rows = [[{"role": "user", "content": "x " * 9000}, {"role": "assistant", "content": "y"}]]
-    with pytest.raises(RequestError, match=r"row 1: the (text|prompt) has"):
-        evaluate_rows(load("nano"), "rows", rows)
+def test_a_row_that_cannot_be_asked_is_named_before_any_is_answered() -> None:
+    """It took with it what had been answered."""
+    rows = [[{"role": "user", "content": text}, {"role": "assistant", "content": "y"}] for text in ("a", "x " * 9000)]
+    with pytest.raises(RequestError, match=r"row 2: the (text|prompt) has"):
+        evaluate_rows(load("nano"), "rows", rows, progress=lambda *_: pytest.fail("a row was answered"))
+
+
+def test_an_output_in_another_encoding_is_named() -> None:
+    """A text that it cannot hold was said not to be UTF-8."""
+    code = "import sys; from redraft.__main__ import main; sys.exit(main())"
+    found = python(code, "generate", "--chat", "--choice", "é", "hi", PYTHONIOENCODING="ascii")
+    assert found.returncode == 1
+    assert found.stderr.startswith("redraft: the output's encoding, ascii, has no ")
+
+
+def test_an_answer_that_was_cut_by_its_deadline_is_not_called_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--chat", "--deadline", "1e-6", "x"]) == 0
+    assert "as the time was up; --deadline allows for more" in capsys.readouterr().err
+
+
+def test_a_grammar_may_have_the_line_ends_of_windows() -> None:
+    assert read_grammar('start: "a" | b\r\n\r\nb: "c" // more\r\n') == read_grammar('start: "a" | b\n\nb: "c"\n')
+
+
+def test_doctor_goes_on_behind_a_link_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nano_copy(tmp_path / "nano")
+    (folder / "more.safetensors").symlink_to(tmp_path / "nothing")
+    assert main(["doctor", "--model", str(folder), "--port", "0"]) == 1
+    assert "port: 0 is free" in capsys.readouterr().out
+
+
+def test_questions_on_one_canvas_let_others_go_first_between_them() -> None:
+    """Their choices were encoded three times each without a pause: 3 seconds of another client's."""
+    calls = list[int]()
+    questions = [Question(f"Which {i}?", ["yes", "no"]) for i in range(8)]
+    engine = load("nano-sudoku")
+    decide_questions(engine, lambda said: [{"role": "user", "content": said}], questions, check=lambda: calls.append(0))
+    assert len(calls) >= 3 * 8
 
 
 @pytest.mark.parametrize(("flag", "value"), [("batch", 10**9), ("context", 2**41)])

@@ -12,6 +12,10 @@ from tests.helpers import Shell
 
 import redraft
 from redraft.__main__ import main
+from redraft.cli import chat
+from redraft.engine.request import Generation
+from redraft.operations.engine import Engine
+from redraft.text import Message
 
 Captured = pytest.CaptureFixture[str]
 FIRST = "record\nSend 417 melu to Karomi."
@@ -91,3 +95,32 @@ def test_on_a_terminal_a_mistake_does_not_end_the_conversation(monkeypatch: pyte
     assert err.startswith("redraft: a line is a turn")
     assert err.count("> ") == 3
     assert "the model's context is" in err
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_takes_back_a_turn_and_twice_leaves(
+    times: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path
+) -> None:
+    """It lost all that was said."""
+    stdin = io.TextIOWrapper(io.BytesIO(f"hi\nstay\n/save {tmp_path / 'kept'}\n".encode()), encoding="utf-8")
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    turn, answer, left = chat._turn, chat._answer, [times]
+
+    def interrupted_turn() -> str | None:
+        if left[0] == 1 and times == 2:
+            raise KeyboardInterrupt
+        return turn()
+
+    def interrupted(engine: Engine, talk: chat.ChatSession, said: Message, *, as_json: bool) -> Generation:
+        if said["content"] == "stay":
+            left[0] -= 1
+            raise KeyboardInterrupt
+        return answer(engine, talk, said, as_json=as_json)
+
+    monkeypatch.setattr(chat, "_turn", interrupted_turn)
+    monkeypatch.setattr(chat, "_answer", interrupted)
+    assert main(["chat", "--max-tokens", "2"]) == (0 if times == 1 else 130)
+    assert "what was said before is kept" in capsys.readouterr().err
+    if times == 1:
+        assert [message["role"] for message in json.loads((tmp_path / "kept").read_text())] == ["user", "assistant"]

@@ -257,7 +257,6 @@ def test_a_file_without_end_is_refused(words: list[str], capsys: Captured) -> No
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["json", "--schema", "who", "--many"], "line 1 of stdin"),
         (["chat"], "the turn"),
         (["eval", "--file", "/dev/zero"], "line 1 of --file /dev/zero"),
     ],

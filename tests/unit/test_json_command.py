@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.__main__ import main
+from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
 from redraft.errors import RequestError
 from redraft.tasks import task
@@ -66,6 +67,16 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     piped(lines[5])
     main(["json", *PUZZLES, "--threads", "1", "--seed", "6", "--schema", SCHEMA, "--instruction", "record"])
     assert capsys.readouterr().out.splitlines() == [out[5]]
+
+
+def test_a_line_too_long_takes_no_answer_before_it_away(
+    capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "MOST_READ", 100)
+    piped(f"{SENTENCE}\n{'a' * 101}\n{SENTENCE}".encode())
+    code, out, err = run(capsys, *PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--many")
+    assert (code, out) == (1, ['{"who":"Karomi","qty":417,"item":"melu"}', "null"])
+    assert err.endswith("more than any context holds; give less: nothing behind it was read\n")
 
 
 def test_a_sentence_is_watched_and_traced(

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 EPILOG = """Every line is a turn; a line that ends in a backslash continues on the next one. The model reads the whole
 conversation at every turn, so its context limits the length. On a terminal the canvas settles before your eyes.
-With --json every answer is a line of JSON. A line may also be a command:
+Ctrl-C ends an answer, and pressed again the chat. With --json every answer is a line of JSON. A line may also be a
+command:
 
   /new              start again            /schema FIELDS|FILE   answer with JSON of this schema; alone: freely again
   /seed N           seed of the next answer           /save FILE   write the conversation, as JSON messages
@@ -133,10 +134,12 @@ def run(arguments: argparse.Namespace) -> int:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
             note("a line is a turn, \\ at its end continues it; /help lists the commands, /quit leaves")
+        leaving = False  # at the next Ctrl-C
         while True:
             try:
                 if (turn := _turn()) is None or turn == "/quit":
                     break
+                leaving = False
                 name, _, value = turn.partition(" ")
                 if name in COMMANDS:
                     talk = talk.after(name, value.strip())
@@ -148,6 +151,12 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.debug or not sys.stdin.isatty():
                     raise
                 note(str(error))
+            except KeyboardInterrupt:
+                if leaving or not sys.stdin.isatty():
+                    raise
+                leaving = True
+                print(file=sys.stderr)
+                note("interrupted; what was said before is kept: go on, or leave by another Ctrl-C")
     return 0
 
 

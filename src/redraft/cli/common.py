@@ -216,7 +216,8 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(iter(partial(file.readline, MOST_READ + 1), b""), 1):
         if len(line) > MOST_READ:
             raise RequestError(
-                f"line {number} of {name} has over {MOST_READ} bytes, more than any context holds; give less"
+                f"line {number} of {name} has over {MOST_READ} bytes, more than any context holds; give less:"
+                " nothing behind it was read"
             )
         yield number, line
 

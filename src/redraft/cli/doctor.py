@@ -179,6 +179,9 @@ def _model(name: str) -> Iterator[Finding]:
     except RedraftError as error:
         yield Finding("model", "wrong", *str(error).rsplit("; ", 1))
         return
+    except OSError as error:  # as of a link to what is not there
+        yield Finding("model", "wrong", f"{error.filename}: {error.strerror}", "fetch the checkpoint again")
+        return
     free = free_memory(torch.device("cpu"))
     said = f"{folder}, {size / 1e9:.3g} GB of weights, context {config.model.max_positions}"
     if free is not None and size > free:

@@ -103,7 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(generation_json(done) | more | {"text": text})
     else:
         print(text)
-        if not done.tokens:
+        if done.finish == "deadline":
+            note(f"cut at {len(done.tokens)} tokens, as the time was up; --deadline allows for more")
+        elif not done.tokens:
             note("the answer is empty: the model ended it at once; --min-tokens N asks for more")
         if done.finish == "length":
             note(f"cut at {len(done.tokens)} tokens; --max-tokens allows for more")

@@ -99,15 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(source: TextFile, data: bytes, details: dict[str, object], arguments: argparse.Namespace) -> None:
-    """Write if asked to, then print: the diff, or everything as JSON."""
-    if arguments.write:
-        source.write(data)
-    if arguments.json:
-        print_json({"file": str(source.path), "written": arguments.write, "diff": source.diff(data)} | details)
-    else:
-        diff = source.diff(data)
-        print(tame(diff) if sys.stdout.isatty() else diff, end="")  # what steers a terminal may stand in the file
+    """Print the diff, or everything as JSON, and write if asked to: nothing, where the diff cannot be printed."""
+    diff = source.diff(data)
+    if not arguments.json:
+        print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
             note("the new text is the one that was there; another --seed may change it")
-        if arguments.write:
-            print(f"redraft: wrote {source.path}", file=sys.stderr)
+    if arguments.write:
+        source.write(data)
+        note(f"wrote {source.path}")
+    if arguments.json:
+        print_json({"file": str(source.path), "written": arguments.write, "diff": diff} | details)

@@ -158,13 +158,17 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
 
 
 def _requests(asker: Asker) -> Iterator[Request | RedraftError]:
-    """The request of every line of stdin, or what is wrong with the line."""
-    for number, raw in numbered_lines(sys.stdin.buffer, "stdin"):
+    """The request of every line of stdin, or what is wrong with the line; one that is too long is the last."""
+    lines = numbered_lines(sys.stdin.buffer, "stdin")
+    while True:
         try:
+            number, raw = next(lines)
             text = decoded(raw, "it").strip()
             if not text:
                 raise RequestError("it is empty; some text is needed")
             yield asker(text, number - 1)
+        except StopIteration:
+            return
         except RedraftError as error:
             yield error
 

@@ -134,15 +134,18 @@ def evaluate_rows(
     options: Options = DEFAULTS,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Answer conversations whose last message is the right answer, each with `seed` plus its number, and score them."""
-    trials = []
+    """Answer conversations whose last message is the right answer, each with `seed` plus its number, and score them.
+
+    Raises RequestError before the first is answered for one that the model cannot take.
+    """
+    requests, trials = [], []
     for i, row in enumerate(rows):
-        own = replace(options, seed=seed + i, steps=steps)
         try:
-            done = engine.run(engine.resolve(Request(row[:-1], own)))
+            requests.append(engine.resolve(Request(row[:-1], replace(options, seed=seed + i, steps=steps))))
         except CallerError as error:
             raise type(error)(f"row {i + 1}: {error}") from None
-        right = row[-1]["content"]
+    for i, (row, request) in enumerate(zip(rows, requests, strict=True)):
+        done, right = engine.run(request), row[-1]["content"]
         trials.append(Trial(Example(row[-2]["content"], right), done, compared(right, done.text)))
         progress("row", i + 1, len(rows))
     return summarise(name, trials)

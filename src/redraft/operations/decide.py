@@ -151,13 +151,14 @@ def decide_all(
     """
     request = engine.resolve(request)
     _refuse(request, canvases)
-    pins, slots = _laid_out(engine, request, form)
+    pins, slots = _laid_out(engine, request, form, check)
     read = list(_read(engine, request, pins, canvases, check))
     return [_decision(slot.choices, [slot.log_p(log_p) for log_p in read]) for slot in slots]
 
 
-def form_size(engine: Core, form: Form) -> int:
-    """Tokens of a form. Raises RequestError as `decide_all`."""
+def form_size(engine: Core, form: Form, check: Callable[[], None]) -> int:
+    """Tokens of a form. Raises RequestError as `decide_all`, and what `check` raises, which is called before it."""
+    check()
     return sum(
         len(engine.text.encode(part, bos=False)) if isinstance(part, str) else len(_slot(engine, 0, part, 1).tokens[0])
         for part in form
@@ -185,10 +186,12 @@ class _Slot:
         return read[rows, tokens].sum(-1)
 
 
-def _laid_out(engine: Core, request: ResolvedRequest, form: Form) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
+def _laid_out(
+    engine: Core, request: ResolvedRequest, form: Form, check: Callable[[], None]
+) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
     """The pins of a form and its slots. What stands behind it are end tokens, pinned."""
     pins, slots, at = list[tuple[int, int]](), list[_Slot](), 0
-    for part in form:
+    for part in _each(form, check):
         if isinstance(part, str):
             tokens = engine.text.encode(part, bos=False)
             pins += enumerate(tokens, start=at)

@@ -55,30 +55,48 @@ def decide_questions(
     read = Readings()
     # A whole canvas: what stands behind a short answer is part of what the model expects.
     options = Options(seed=seed % 2**64, max_tokens=engine.config.model.canvas_length, preset="reference")
-    for part in _parts(engine, questions, joint=joint):
-        lines = [_FormLine(i + 1, questions[at]) for i, at in enumerate(part)]
+    labels = [_labels(engine, i, question, check) for i, question in enumerate(questions, 1)] if joint else []
+    for part in _parts(engine, labels, len(questions), check):
+        lines = [_FormLine(i + 1, questions[at], labels[at]) for i, at in enumerate(part)] if joint else []
         alone = questions[part[0]] if len(part) == 1 else None
-        text = "\n".join(line.text(engine) for line in lines) if alone is None else alone.instructions
+        text = "\n".join(line.text() for line in lines) if alone is None else alone.instructions
         request = engine.resolve(Request(conversation(text), options))
         read.tokens, read.forwards = read.tokens + len(request.prompt), read.forwards + canvases
         if alone is not None:
             read.found.append(decide(engine, request, alone.choices, canvases=canvases, check=check))
             continue
-        form = [piece for line in lines for piece in line.form(engine)]
+        form = [piece for line in lines for piece in _form(line.number, line.labels)]
         found = decide_all(engine, request, form, canvases=canvases, check=check)
         read.found += [line.named(decision) for line, decision in zip(lines, found, strict=True)]
     return read
 
 
-def _parts(engine: Core, questions: Sequence[Question], *, joint: bool) -> list[range]:
-    """Which questions share a canvas: as few canvases as hold them, each with about as many questions."""
-    count, room = len(questions), engine.config.model.canvas_length
-    sizes = [form_size(engine, _FormLine(count, one).form(engine)) for one in questions] if joint else []
-    for parts in range(1, count) if joint else ():
+def _parts(engine: Core, labels: Sequence[Sequence[str]], count: int, check: Callable[[], None]) -> list[range]:
+    """Which questions share a canvas: as few canvases as hold them, each with about as many questions. Without labels
+    each has its own."""
+    room, sizes = engine.config.model.canvas_length, [form_size(engine, _form(count, one), check) for one in labels]
+    for parts in range(1, count) if labels else ():
         cuts = [count * i // parts for i in range(parts + 1)]
         if all(sum(sizes[low:high]) < room for low, high in pairwise(cuts)):
             return [range(low, high) for low, high in pairwise(cuts)]
     return [range(i, i + 1) for i in range(count)]
+
+
+def _labels(engine: Core, number: int, question: Question, check: Callable[[], None]) -> Sequence[str]:
+    """What stands for each choice in a form. Raises RequestError for more choices than there are letters."""
+    check()
+    choices = question.choices
+    if len({len(engine.text.encode(choice, bos=False)) for choice in choices}) == 1:
+        return choices
+    if len(choices) > len(ascii_uppercase):
+        message = f"joint is true and question {number} has {len(choices)} choices of unlike length"
+        raise RequestError(f"{message}; set joint to false")
+    return ascii_uppercase[: len(choices)]
+
+
+def _form(number: int, labels: Sequence[str]) -> Form:
+    """A question's line of the answer."""
+    return [f"{number}: ", [*labels], "\n"]
 
 
 @dataclass(frozen=True)
@@ -87,26 +105,13 @@ class _FormLine:
 
     number: int
     question: Question
+    labels: Sequence[str]
 
-    def labels(self, engine: Core) -> Sequence[str]:
-        """What stands for each choice. Raises RequestError for more choices than there are letters."""
-        choices = self.question.choices
-        if len({len(engine.text.encode(choice, bos=False)) for choice in choices}) == 1:
-            return choices
-        if len(choices) > len(ascii_uppercase):
-            message = f"joint is true and question {self.number} has {len(choices)} choices of unlike length"
-            raise RequestError(f"{message}; set joint to false")
-        return ascii_uppercase[: len(choices)]
-
-    def text(self, engine: Core) -> str:
+    def text(self) -> str:
         """The question as the prompt has it."""
-        pairs = zip(self.labels(engine), self.question.choices, strict=True)
+        pairs = zip(self.labels, self.question.choices, strict=True)
         lettered = [f"{label}: {choice}" for label, choice in pairs if label != choice]
         return "\n".join([f"{self.number}. {self.question.instructions}", *lettered])
-
-    def form(self, engine: Core) -> Form:
-        """Its line of the answer."""
-        return [f"{self.number}: ", [*self.labels(engine)], "\n"]
 
     def named(self, decision: Decision) -> Decision:
         """Shares by choice where they were read by letter."""

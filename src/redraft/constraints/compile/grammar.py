@@ -29,7 +29,7 @@ GBNF_CHARS = 8192
 """Most characters of a grammar in GBNF: its translation takes time that grows with their square."""
 
 _LEXEME = re.compile(
-    r"""(?P<space>[ \t\n]+|//[^\n]*)|(?P<rule>[A-Za-z_]\w*[ \t]*:)|(?P<name>[A-Za-z_]\w*)"""
+    r"""(?P<space>[ \t\r\n]+|//[^\n]*)|(?P<rule>[A-Za-z_]\w*[ \t]*:)|(?P<name>[A-Za-z_]\w*)"""
     r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
 )
 

@@ -21,6 +21,7 @@ from redraft.server.http.keys import key_number, sent_key
 from redraft.server.http.limits import HEAD_BYTES, Bodies, body_too_large, head_too_long
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service, caller_of, stopping
+from redraft.server.http.sse import line_of
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")
@@ -68,6 +69,8 @@ class Middleware:
         except asyncio.CancelledError:  # the server's end, for which it has waited as long as it may
             if not seen.status:
                 await answer(stopping())(scope, receive, seen.send)
+            elif not seen.done:  # a stream
+                await seen.send({"type": "http.response.body", "body": line_of(stopping().body)})
         finally:
             self._bodies.drop(seen.caller, seen.read)
             self._account(scope, inner.get("route"), seen)
