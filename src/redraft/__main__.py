@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if unknown:
         arguments.parser.refuse_unknown(unknown)
+    if sys.stderr.isatty():
+        for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal gets back its cursor and its echo
+            signal.signal(number, lambda given, _: sys.exit(128 + given))
     try:
         code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code

@@ -28,6 +28,9 @@ MOST_RENDERED, MOST_RENDER_SEC = 2**24, 5.0
 MOST_MADE = 2**26
 """Characters of all texts that it makes on the way, an entry of a list counting as eight."""
 
+MOST_PARTS = 2**22
+"""Of messages: texts, numbers, lists and objects."""
+
 MOST_BITS = 2**16
 """Of a number."""
 
@@ -43,13 +46,20 @@ TICK, JOIN, COUNT = "0tick", "0join", "0count"
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Every text in a value, the names of its fields, too, in no order that means anything."""
-    stack = [value]
+    """Every text in a value, the names of its fields, too, in no order that means anything.
+
+    Raises RequestError for one of very many parts, as one that holds itself has them.
+    """
+    stack, left = [value], MOST_PARTS
     while stack:
         one = stack.pop()
         if isinstance(one, str):
             yield one
-        elif isinstance(one, Mapping):
+            continue
+        left -= len(one) if isinstance(one, Mapping | list | tuple) else 0
+        if left < 0:
+            raise RequestError(f"the messages have over {MOST_PARTS} parts, or hold themselves; send fewer")
+        if isinstance(one, Mapping):
             stack += [*one, *one.values()]
         elif isinstance(one, list | tuple):
             stack += one
@@ -81,6 +91,8 @@ class ChatTemplate:
             self._run: Callable[[Mapping[str, Any]], Iterator[str]] = environment.from_string(source).generate
         except TemplateSyntaxError as error:
             raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
+        except RecursionError:
+            raise TextError(f"{name} nests too deep; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         _RENDERING.until, _RENDERING.left = time.monotonic() + MOST_RENDER_SEC, MOST_MADE

@@ -18,7 +18,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -40,6 +40,7 @@ LONG_CHARS = 2**16
 _LONG_AT_ONCE = threading.BoundedSemaphore(2)
 """Tokenizing takes 150 times the memory of its text, so of long ones only a few are read at a time."""
 
+MOST_TOKENIZER_BYTES = 2**28
 MOST_GROWN = 1000
 """Characters that a tokenizer may write for one of a text."""
 
@@ -72,13 +73,20 @@ class Text:
             bad = f"{text[error.start]!r} at character {error.start}"
             raise RequestError(f"the text has an unpaired surrogate, {bad}; send valid Unicode") from None
         # A batch of one, because that call lets other threads run meanwhile.
-        with _LONG_AT_ONCE if len(text) > LONG_CHARS else nullcontext():
+        with _LONG_AT_ONCE if len(text) > LONG_CHARS else nullcontext(), _no_panic():
             ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return [self.bos_token_id, *ids] if bos and ids[:1] != [self.bos_token_id] else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids that the tokenizer does not have are left out."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+        with _no_panic():
+            return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+
+    def places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of `text`, and the characters that each stands for: the first, and the one behind the last."""
+        with _no_panic():
+            found = self.tokenizer.encode(text, add_special_tokens=False)
+        return found.ids, found.offsets
 
     def render(
         self,
@@ -182,6 +190,17 @@ class Text:
         return ChatTemplate(self.template, self.template_name)
 
 
+@contextmanager
+def _no_panic() -> Iterator[None]:
+    """Within this a panic of the tokenizer's library, which is no Exception, is a RequestError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(f"the tokenizer fails at this text ({error}); change the text, or the tokenizer") from None
+
+
 def _any_of(words: set[str]) -> str:
     """A regular expression of some words, as a tree: thousands of them are tried at once."""
     if not words:
@@ -264,6 +283,8 @@ def _keeps_length(tokenizer: Tokenizer) -> bool:
 def _read_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise TextError(f"{path} does not exist; a checkpoint folder needs it")
+    if path.stat().st_size > MOST_TOKENIZER_BYTES:
+        raise TextError(f"{path} has over {MOST_TOKENIZER_BYTES} bytes, more than any tokenizer; fetch the file again")
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()  # a file saved while training can have a length limit, which cuts prompts in silence

@@ -99,12 +99,12 @@ def _check(arguments: argparse.Namespace) -> None:
     modes += ["--dial"] if arguments.dial is not None else []
     if len(modes) > 1:
         raise RequestError(f"{' and '.join(modes)} were given together; measure one at a time")
-    for name in ("runs", "dial"):
+    for name, most in (("runs", 10_000), ("dial", 100_000)):
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise RequestError(f"--{name} is {value}; it must be at least 1")
-    if arguments.rate is not None and not 0 < arguments.rate < float("inf"):
-        raise RequestError(f"--rate is {arguments.rate}; it must be above 0 (requests per second)")
+        if value is not None and not 1 <= value <= most:
+            raise RequestError(f"--{name} is {value}; it must be from 1 to {most}")
+    if arguments.rate is not None and not 0.001 <= arguments.rate <= 1e6:
+        raise RequestError(f"--rate is {arguments.rate}; it must be from 0.001 to 1000000 (requests per second)")
     if arguments.device not in ("auto", "cpu") and not arguments.device_card:
         raise RequestError(f"--device is {arguments.device!r}; this comparison runs on cpu")
     if arguments.record and arguments.scenario and (len(arguments.scenario) > 1 or "all" in arguments.scenario):

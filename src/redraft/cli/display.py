@@ -73,7 +73,7 @@ class Watch(Observer):
             self.head = Line(f"block {event.block}  step {event.step:>2}  {mean:.3f} nats  ", style="cyan")
             self._draw(self.head, self.settled + self._canvas(event, request))
         elif isinstance(event, Block):
-            self.settled += Line(self.text.decode(event.tokens))
+            self.settled += Line(tame(self.text.decode(event.tokens)))
             self._draw(Line(), self.settled)
 
     def _draw(self, head: Line, body: Line) -> None:

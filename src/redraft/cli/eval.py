@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
     from redraft.text import Message
 
-MOST_ROWS_BYTES = 2**30
-"""Of a file of rows, which are scored from memory."""
+MOST_ROWS_BYTES, MOST_ROWS = 2**30, 10**6
+"""Of a file of rows, which are scored from memory; blank lines count."""
 
 EPILOG = """A task's examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
@@ -112,14 +112,16 @@ def _rows(arguments: argparse.Namespace) -> int:
                 f"--file and --{flag} were both given; a file is scored by the model at hand: choose one"
             )
     try:
+        rows: list[Sequence[Message]] = []
         with arguments.file.open("rb") as file:
-            lines = list(islice(_bounded(file, arguments.file), arguments.count))
+            for i, line in islice(_bounded(file, arguments.file), arguments.count):
+                rows.append(parse_row(line, f"{arguments.file}, line {i}", arguments.file.parent).messages)
+                if len(rows[-1]) < 2:
+                    raise RequestError(f"--file {arguments.file} has no question in line {i}")
     except OSError as error:
         raise RequestError(f"--file {arguments.file} cannot be read: {error.strerror}") from None
-    rows = [parse_row(line, f"{arguments.file}, line {i}", arguments.file.parent).messages for i, line in lines]
-    lone = next((line for (line, _), row in zip(lines, rows, strict=True) if len(row) < 2), None)
-    if not rows or lone:
-        raise RequestError(f"--file {arguments.file} has no {'question in line ' + str(lone) if lone else 'rows'}")
+    if not rows:
+        raise RequestError(f"--file {arguments.file} has no rows")
     if wants_ray(arguments):
         _show([_on_ray(arguments, rows)], as_json=arguments.json)
         return 0
@@ -140,6 +142,8 @@ def _bounded(file: BinaryIO, name: Path) -> Iterator[tuple[int, bytes]]:
         left -= len(line)
         if left < 0:
             raise RequestError(f"--file {name} has over {MOST_ROWS_BYTES} bytes; score its first N rows by --count N")
+        if number > MOST_ROWS:
+            raise RequestError(f"--file {name} has over {MOST_ROWS} lines; score its first N rows by --count N")
         if line.strip():
             yield number, line
 

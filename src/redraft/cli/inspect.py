@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, print_json
+from redraft.cli.common import Commands, command, print_json, tame
 from redraft.cli.flags import MODEL, PACKING, named_model
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             if key in tables:
                 print("\n".join(tables[key](value)), end="\n" if value else "")
             else:
-                print(f"{key.replace('_', ' ')}: {_plain(value)}")
+                print(f"{key.replace('_', ' ')}: {tame(_plain(value))}")
     return 0
 
 

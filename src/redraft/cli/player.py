@@ -25,6 +25,9 @@ KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "ba
 KEYS |= {b"\x1b[1~": "first", b"\x1b[4~": "last"}  # as screen and tmux send home and end
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
 
+MOST_BEFORE = 4000
+"""Characters that are shown before a canvas."""
+
 Named = Sequence[tuple[str, Recording]]
 
 
@@ -78,7 +81,7 @@ def lines(recordings: Named) -> Iterator[str]:
         for name, recording in recordings:
             if at < len(recording.frames):
                 frame = recording.frames[at]
-                text = (Line(tame(frame.before)) + _canvas(recording, frame, ())).plain.replace("\n", "⏎")
+                text = (Line(_before(frame)) + _canvas(recording, frame, ())).plain.replace("\n", "⏎")
                 yield (f"{name}  " if len(recordings) > 1 else "") + f"{_head(frame)}  {text}"
     if len(recordings) > 1:
         yield _parting(recordings)
@@ -91,7 +94,7 @@ def screen(recordings: Named, place: Playback) -> RenderableType:
     shown = []
     for (name, recording), frame in zip(recordings, frames, strict=True):
         head = Line(f"{name}  {_head(frame)}\n", style="cyan")
-        shown.append(head + Line(tame(frame.before)) + _canvas(recording, frame, marked))
+        shown.append(head + Line(_before(frame)) + _canvas(recording, frame, marked))
     grid = Table.grid(expand=True, padding=(0, 2))
     for _ in shown:
         grid.add_column(ratio=1)
@@ -103,6 +106,12 @@ def screen(recordings: Named, place: Playback) -> RenderableType:
 def _head(frame: Frame) -> str:
     drafted = frame.drafted
     return f"block {drafted.block}  step {drafted.step:>2}  {sum(drafted.entropy) / drafted.width:.3f} nats"
+
+
+def _before(frame: Frame) -> str:
+    """The end of what stands before a canvas."""
+    cut = len(frame.before) > MOST_BEFORE
+    return "…" * cut + tame(frame.before[-MOST_BEFORE:])
 
 
 def _canvas(recording: Recording, frame: Frame, marked: Collection[int]) -> Line:

@@ -391,6 +391,8 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
             lock(out.fileno(), target)
             begun = os.fstat(rows.fileno()).st_size
             yield rows_of(rows), out
+            if not target.exists() or not os.path.samestat(os.fstat(out.fileno()), target.stat()):
+                raise RunError(f"{target} was removed or replaced while it was written; run it again")
             if os.fstat(rows.fileno()).st_size < begun:
                 raise RunError(
                     f"{source} was cut short while it was read, so rows may be missing; make it whole and run it again"

@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         shown.close()
     seconds = round(time.monotonic() - began, 1)
-    if shown.ran:
+    new = shown.ran > 0 or not (out / RECORD).exists()  # a kill may have come behind the last step
+    if new:
         names = {"recipe": recipe.name, "start": recipe.start, "sources": recipe.data.shares}
         workload = names | {"seed": recipe.train.seed}
         batch = recipe.train.batch_size
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_record(record, out / RECORD)
     if place()[0]:
         return 0  # the first of several processes prints and writes
-    lost = _forgotten(recipe, out) if shown.ran else []
+    lost = _forgotten(recipe, out) if new else []
     if arguments.json:
         said = {"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)}
         print_json(said | {"forgotten": [asdict(one) for one in lost]})

@@ -92,10 +92,9 @@ def room(engine: Engine, task: Task) -> int | None:
 
 def pinned(engine: Engine, task: Task, example: Example) -> SeedCanvas:
     """The tokens of an answer that lie within what is known of it. Raises RequestError if there are none."""
-    found = engine.text.tokenizer.encode(example.answer, add_special_tokens=False)
     pins = tuple(
         (i, token)
-        for i, (token, (start, end)) in enumerate(zip(found.ids, found.offsets, strict=True))
+        for i, (token, (start, end)) in enumerate(zip(*engine.text.places(example.answer), strict=True))
         if any(low <= start and end <= high for low, high in example.given)
     )
     if not pins:
@@ -155,9 +154,19 @@ def compared(right: str, answer: str) -> Score:
     """An answer beside the right one: equal but for space around it, or as JSON; of an object, the share of fields."""
     wanted, found = _value(right), _value(answer)
     if not isinstance(wanted, dict):
-        return Score(right.strip() == answer.strip() or (wanted is not None and wanted == found), {})
+        return Score(right.strip() == answer.strip() or (wanted is not None and _same(wanted, found)), {})
     has = found if isinstance(found, dict) else {}
-    return Score(wanted == found, {"fields": share([name in has and has[name] == wanted[name] for name in wanted])})
+    shared = share([name in has and _same(has[name], wanted[name]) for name in wanted])
+    return Score(_same(wanted, found), {"fields": shared})
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are one in JSON, where 1 and 1.0 are, and true and 1 are not."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(part, other[name]) for name, part in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) and (one is True or one is False) == (other is True or other is False)
 
 
 def _value(text: str) -> Any:

@@ -11,6 +11,7 @@ answer, or one of the recipe's.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
@@ -57,7 +58,15 @@ class Feed:
         """What the files hold from which the first `step` steps are drawn, by name."""
         reached = [stage.from_step for stage in self.recipe.stages if stage.from_step < step]
         feeds = [self._stage(first) for first in reached] or [self]
-        return {source.name: source.digest for feed in feeds for source, _ in feed.sources if source.digest}
+        found = dict[str, str]()
+        for feed in feeds:
+            seen = Counter[str]()  # of files in several folders that have one name, the later ones get a number
+            for source, _ in feed.sources:
+                seen[source.name] += 1
+                if source.digest:
+                    many = f" ({seen[source.name]})" if seen[source.name] > 1 else ""
+                    found[source.name + many] = source.digest
+        return found
 
     def _stage(self, step: int) -> Feed:
         """The feed of the recipe's stage at a step."""
@@ -131,11 +140,11 @@ class Feed:
         return self.text.chat([{"role": "user", "content": text}])
 
     def _example(self, example: Example, rng: Random, width: int) -> Row:
-        found = self.text.tokenizer.encode(example.answer, add_special_tokens=False)
-        given = [False] * len(found.ids)
+        ids, places = self.text.places(example.answer)
+        given = [False] * len(ids)
         if example.given and rng.random() < self.recipe.objective.pinned_share:
-            given = [any(low <= start and end <= high for low, high in example.given) for start, end in found.offsets]
-        return self._answer(self.prompt(example.prompt), found.ids, given, rng, width, _where(example))
+            given = [any(low <= start and end <= high for low, high in example.given) for start, end in places]
+        return self._answer(self.prompt(example.prompt), ids, given, rng, width, _where(example))
 
     def _conversation(self, sample: Conversation, rng: Random, width: int) -> Row:
         *asked, last = sample.messages

@@ -350,8 +350,8 @@ def _check_data(data: DataRecipe) -> None:
     for name in data.tasks:
         task(name)
     for name, share in data.shares.items():
-        if not 0 < share < math.inf:
-            raise RecipeError(f"[data] the share of {name} is {share}; it must be a number above 0")
+        if not 0 < share <= _MOST_SHARE:
+            raise RecipeError(f"[data] the share of {name} is {share}; it must be above 0, at most {_MOST_SHARE:g}")
     if not data.shares:
         raise RecipeError("[data] names no source; give at least one task, file, folder or generator")
     if data.turns not in ("last", "all"):
@@ -365,6 +365,7 @@ def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ..
 _HIGH = {math.nextafter(1, 0): "below 1"}
 _NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, 2**31 - 1), (0, 2**31 - 1)
+_MOST_SHARE = 1e9
 _MOST_WIDE = 2**20
 """Of a model's sizes, of a canvas, of samples a step: more than any memory holds."""
 _BELOW_ONE = (0, math.nextafter(1, 0))

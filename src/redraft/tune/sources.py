@@ -32,7 +32,8 @@ from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
 
 MOST_ROW_BYTES = 64 * 2**20
-_MOST_SHOWN = 5
+_MOST_SHOWN, _MOST_BAD = 5, 1000
+"""Bad rows of a file that are shown, and that are counted."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PASSAGE_CHARS = 4000
 
@@ -115,6 +116,8 @@ class RowsSource:
                             parse_row(line, f"{path}, line {number}")
                         except RecipeError as error:
                             bad.append(str(error))
+                            if len(bad) == _MOST_BAD:
+                                break
                         side = self._kept if held_out and _is_held_out(line, held_out) else self._train
                         side.append((at, number, _digest(line)))
                         whole.update(line.strip() + b"\n")
@@ -123,6 +126,7 @@ class RowsSource:
             raise RecipeError(f"{path} cannot be read ({error.strerror}); give a file of JSON lines") from None
         if bad:
             more = f"; and {len(bad) - _MOST_SHOWN} more bad rows" if len(bad) > _MOST_SHOWN else ""
+            more += ", behind which no more was read" if len(bad) == _MOST_BAD else ""
             raise RecipeError("; ".join(bad[:_MOST_SHOWN]) + more)
         self.digest = whole.hexdigest()
         if not self._train:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redraft.errors import RedraftError, RunError, WeightsError
+from redraft.errors import RedraftError, RequestError, RunError, WeightsError
+from redraft.files import alone
 from redraft.weights.source import INDEX, SINGLE, TEXT_FILES, is_repository
 
 LAST = "config.json"
 """Loading begins with it. It comes when all others are there, so a folder that has it is whole."""
 PATIENCE_SEC = 30.0
 """Without a word of the hub."""
+_TAG = re.compile(r'(?:W/)?"?[\w-]*"?')
 _PARTS = ("connect", "read", "write", "pool")
 OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
 
@@ -50,10 +53,12 @@ def pull(name: str, *, progress: bool = True) -> Path:
     """
     if not is_repository(name):
         raise WeightsError(f"{name!r} is not a repository name; it must look like google/diffusiongemma-26B-A4B-it")
-    with _bars(progress), _patience(), _one_line(name):
-        plan = _plan(name)
+    with ExitStack() as within:
+        for each in (_bars(progress), _patience(), _one_line(name)):
+            within.enter_context(each)
+        plan, wrong = _plan(name), list[str]()
+        within.enter_context(_cleared(name))
         _check_room(name, plan)
-        wrong = list[str]()
         try:
             folder = _fetch(name, OTHERS)
             wrong += _remove_wrong(plan, read=any(file.is_missing for file in plan))
@@ -104,7 +109,8 @@ def _remove_wrong(plan: Sequence[_HubFile], *, read: bool = False) -> list[str]:
             continue
         is_cut_short = file.num_bytes and file.path.stat().st_size != file.num_bytes
         if is_cut_short or (read and _is_changed(file.path.resolve())):
-            file.path.resolve().unlink(missing_ok=True)
+            if (blob := file.path.resolve()).is_relative_to(_cache().resolve()):
+                blob.unlink(missing_ok=True)
             file.path.unlink(missing_ok=True)
             removed.append(file.name)
     return removed
@@ -125,17 +131,39 @@ def _cache() -> Path:
 
 
 @contextmanager
+def _cleared(name: str) -> Iterator[None]:
+    """Without the halves of files that killed pulls left: the client goes on with none. Where another pulls the same
+    now, they are its own."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        with suppress(RequestError):
+            held.enter_context(alone(folder, folder))
+            for half in folder.glob("blobs/*.incomplete"):
+                half.unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
 def _patience() -> Iterator[None]:
-    """Gives the client's questions a time, which they have not; its downloads have their own."""
+    """Gives the client's questions a time, which they have not; its downloads have their own. The client names files by
+    what the hub's answers say, so that may be no path."""
     from huggingface_hub import get_session
 
     def bound(request: Any) -> None:
         given = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {part: given.get(part) or PATIENCE_SEC for part in _PARTS}
 
+    def named(response: Any) -> None:
+        for header in ("etag", "x-linked-etag") if response.request.method == "HEAD" else ():
+            if not _TAG.fullmatch(found := response.headers.get(header, "")):
+                raise WeightsError(f"the hub's {header} is {found[:100]!r}, which is no digest; take another hub")
+
     session = get_session()
     before = session.event_hooks
-    session.event_hooks = before | {"request": [*before["request"], bound]}
+    session.event_hooks = before | {"request": [*before["request"], bound], "response": [*before["response"], named]}
     try:
         yield
     finally:

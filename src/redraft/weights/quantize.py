@@ -27,7 +27,7 @@ from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import read_settings
-from redraft.weights.names import VISION_PREFIXES, Slot, slots
+from redraft.weights.names import VISION_PREFIXES, Slot, shown, slots
 from redraft.weights.plan import Formats, PackingPlan, formats
 from redraft.weights.shards import TensorHeader, index_json, split, write_shard
 from redraft.weights.source import INDEX, TEXT_FILES, WeightSource
@@ -108,6 +108,8 @@ def quantize_checkpoint(
     stage = target.parent / f".{target.name}.quantizing"
     making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)}
     try:
+        if stage.is_symlink():
+            raise WeightsError(f"{stage} is a link, and what it leads to is not ours; remove it")
         stage.mkdir(parents=True, exist_ok=True)
         with alone(stage, target):
             done = _resume(stage, making)
@@ -213,6 +215,8 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
         if found.get("making") == json.loads(json.dumps(making)):
             done: dict[str, dict[str, list[float]]] = found["done"]
             return {name: sums for name, sums in done.items() if (stage / name).is_file()}
+    elif strange := [one.name for one in stage.iterdir() if not one.name.startswith(f".{_PROGRESS}.")]:
+        raise WeightsError(f"{stage} holds {shown(strange)}, which this did not write; remove the folder")
     for one in stage.iterdir():
         one.unlink()
     write_json(path, {"making": making, "done": {}})

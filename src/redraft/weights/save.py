@@ -11,8 +11,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 
 import torch
@@ -20,8 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from redraft.config import OWN_FILE, GenerationConfig, ModelConfig, generation_json, model_json
-from redraft.errors import RunError, WeightsError
-from redraft.files import write_json
+from redraft.errors import RequestError, RunError, WeightsError
+from redraft.files import alone, write_json
 from redraft.model.fused import FusedLayer
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
@@ -148,9 +149,13 @@ def _staged(folder: Path) -> Iterator[Path]:
     stage: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f".{escape(folder.name)}.saving-*"):  # by a kill
+            with suppress(RequestError, OSError), alone(left, folder):
+                shutil.rmtree(left)
         stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.saving-", dir=folder.parent))
-        yield stage
-        _publish(stage, folder)
+        with alone(stage, folder):
+            yield stage
+            _publish(stage, folder)
     except (OSError, SafetensorError) as error:
         raise RunError(f"the model could not be saved to {folder} ({error}); free space or save elsewhere") from None
     finally:

@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from redraft.errors import WeightsError
-from redraft.files import shipped
+from redraft.files import read_small, shipped
 from redraft.model.packed import Format, Packed
 from redraft.shapes import Tensor
 from redraft.weights.names import Slot, shown
@@ -169,7 +169,9 @@ def _read_headers(folder: Path) -> dict[str, Stored]:
 def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file name, from the index."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        found = json.loads(read_small(path), object_pairs_hook=_once)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}; fetch the file again") from None
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are also a ValueError
         raise WeightsError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     weight_map = found.get("weight_map") if isinstance(found, dict) else None

@@ -49,7 +49,8 @@ def whole_match(pattern: str, *, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
         raise ConstraintError(f"regex {pattern!r:.200} closes at {at} a group that it has not opened")
     found = _compile(pattern, "regex")
     if found.is_empty:
-        raise ConstraintError(f"regex {pattern!r} matches no text at all")
+        anchor = _anchor(pattern)
+        raise ConstraintError(f"regex {pattern!r:.200} matches no text at all{': ' * bool(anchor) + anchor}")
     if len(found) > limits.states:
         raise ConstraintError(
             f"regex {pattern!r:.80} needs {len(found)} states, over {limits.states}; narrow its counts"
@@ -124,9 +125,13 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
         with compiling(f"{name} {shown or pattern!r:.80}"):
             table, ends = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
-        reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
-        if "anchored" in str(error):
-            reason = "the whole text has to match anyway: leave ^, $, \\A and \\z out"
+        reason: object = error
+        if what := irregular(shown or pattern):
+            reason = f"it has {what}; write it without"
+        elif name == "regex" and (anchor := _anchor(pattern)):
+            reason = anchor
+        elif "building NFA" in str(error):
+            reason = _misspelt(shown or pattern) or "it is not in the syntax of Rust's regex crate, or counts too far"
         raise OutOfReachError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
     accepts = np.isin(table[:, 0], ends)
     table[:, 0] = NOWHERE
@@ -136,6 +141,14 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
         sums += weights[i : i + _CHUNK] @ table[i : i + _CHUNK].astype(np.uint64)
     _, member, class_of = np.unique(sums, return_index=True, return_inverse=True)
     return Dfa(table[:, member], class_of.reshape(-1).astype(np.int32), accepts).trimmed()
+
+
+def _anchor(pattern: str) -> str:
+    """What to do about an anchor, which the library takes for an end ahead of the text's; an empty text if there is
+    none."""
+    bare = re.sub(r"\\\\|\[\^?\]?(?:\\.|[^\]])*\]", "", pattern)
+    found = re.search(r"(?<!\\)[$^]|\\[AzZ]", bare)
+    return "the whole text has to match anyway: leave ^, $, \\A, \\z and \\Z out" if found else ""
 
 
 def _misspelt(pattern: str) -> str | None:
