@@ -133,6 +133,8 @@ class Text:
         Special tokens are those that the template prints. One that the conversation spells stays text, so that nobody
         forges a turn; with `parse_special` it becomes a token.
         """
+        if self.context and len(messages) > self.context:  # each takes a token at least
+            raise RequestError(f"there are {len(messages)} turns; the model's context is {self.context}: send fewer")
         self._refuse_long(sum(len(one) for message in messages for one in strings_of(message.get("content"))))
         given, split = (messages, tools), ""
         if not parse_special and any(self._marks.search(part) for part in strings_of(given)):

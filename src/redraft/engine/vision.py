@@ -24,7 +24,7 @@ from redraft.errors import ConfigError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
 from redraft.images.parts import png_bytes, scans
-from redraft.images.pixels import LIMITS, ImageLimits, Picture, load_rgb, prepare
+from redraft.images.pixels import LIMITS, ImageLimits, Picture, is_small, load_rgb, prepare
 from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.vision import VisionTower
@@ -68,6 +68,7 @@ class Vision:
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         # One image at a time is decoded or encoded: the pixels of a large one take more than its request does else.
         self._decoding, self._encoding = Turns(around=PREPARING), threading.Lock()
+        self._small = Turns(around=PREPARING)  # which wait for no large one, whose decoding nothing can interrupt
 
     @cached_property
     def config(self) -> ImageConfig:
@@ -123,7 +124,8 @@ class Vision:
         return picture, size
 
     def _decoded(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
-        with self._decoding.turn(secrets.token_hex(), counted=False):
+        turns = self._small if isinstance(one.image, bytes) and is_small(one.image) else self._decoding
+        with turns.turn(secrets.token_hex(), counted=False):
             image = load_rgb(one.image, part=one.part, limits=limits)
             unpacked = png_bytes(one.image) if isinstance(one.image, bytes) else 0
             return prepare(image, self.config, part=one.part), max(image.width * image.height, unpacked // 4)

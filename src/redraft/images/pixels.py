@@ -42,6 +42,7 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
+SMALL_PIXELS = 2**22
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -148,6 +149,16 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
                 f"{part} is a PNG of {png_bytes(data)} bytes unpacked; at most {most}, so take fewer bits"
             )
         return _decode(image, part, limits)
+
+
+def is_small(data: bytes) -> bool:
+    """Whether an image is decoded in a moment, by what its head says; one that cannot be read is, too."""
+    try:
+        with Image.open(BytesIO(data), formats=FORMATS) as image:
+            pixels = image.width * image.height
+    except Exception:  # as above; who loads it says what is wrong
+        return True
+    return max(pixels, pixels * scans(data), png_bytes(data) // 4) <= SMALL_PIXELS
 
 
 def prepare(image: Image.Image, config: ImageConfig, *, part: str = "the image") -> Picture:

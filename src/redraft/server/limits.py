@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from pydantic import Field
 from pydantic_core import PydanticCustomError
@@ -63,7 +65,7 @@ BOUNDS: Mapping[str, Bound] = {
     "constraint": _characters(64 * 2**10, "a schema, expression, grammar or list of choices"),
     "tokens": _value(0, BIG, "a number of tokens"),
     "id": _value(0, 2**31 - 1, "a token id; the vocabulary is the nearer bound"),
-    "ids": _entries(BIG, "token ids of one text"),
+    "ids": _entries(2**18, "token ids of one text"),
     "n": _value(1, 64, "`n`"),
     "prompts": _entries(64, "prompts"),
     "answers": _value(1, 64, "answers to one request: prompts times `n`"),
@@ -147,7 +149,14 @@ def read_json(data: bytes) -> Any:
         raise ValueError(f"it has {count} lists and objects; at most {int(BOUNDS['objects'].most)}")
     if bare > BOUNDS["bare"].most:
         raise ValueError(f"it has {bare} bytes outside of strings; at most {int(BOUNDS['bare'].most)}")
+    if bare > QUICKLY:
+        with suppress(msgspec.MsgspecError):  # it reads numbers six times as fast, but not all that Python does
+            return msgspec.json.decode(data)
     return json.loads(data)
+
+
+QUICKLY = 2**16
+"""Bytes outside of strings above which a body is read by the faster of two readers."""
 
 
 def _shape(data: bytes) -> tuple[int, int, int]:

@@ -8,7 +8,6 @@ whose tokenizer has the marks as tokens of its own gets its prompt as it stands.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,7 +37,7 @@ SETS: Mapping[str, FimMarks] = {
 
 def split(prompt: str, text: Text) -> tuple[str, str] | None:
     """Prefix and suffix of a prompt with marks; None for any other prompt."""
-    for marks in SETS.values():
+    for marks in SETS.values() if len(prompt) <= text.reach else ():
         if text.tokenizer.token_to_id(marks.second.strip()) is not None:
             continue
         found = _split(prompt, marks)
@@ -51,10 +50,9 @@ def _split(prompt: str, marks: FimMarks) -> tuple[str, str] | None:
     parts = [marks.first, marks.second, marks.last]
     if any(part and prompt.count(part) != 1 for part in parts):
         return None
-    pattern = "(.*?)".join(map(re.escape, (marks.first, marks.second))) + "(.*)" + re.escape(marks.last) + r"\s*"
-    match = re.fullmatch("(?P<head>.*?)" + pattern if marks.first else pattern, prompt, re.DOTALL)
-    if match is None:
+    begin, _, two = prompt.partition(marks.second)
+    head, first, one = begin.partition(marks.first) if marks.first else ("", "", begin)
+    two, last, rest = two.partition(marks.last) if marks.last else (two, "", "")
+    if first != marks.first or last != marks.last or rest.strip():
         return None
-    head = match["head"] if marks.first else ""
-    one, two = match.groups()[-2:]
     return (head + two, one) if marks.swapped else (head + one, two)

@@ -47,6 +47,8 @@ SENT_AS: Mapping[str, Sequence[str]] = {
     "tool_choice": ("tools",),
     "reasoning_effort": ("reasoning.effort", "chat_template_kwargs.enable_thinking"),
     "deadline_ms": ("t_max_predict_ms",),
+    "entropy_bound": ("canvas.accept",),
+    "seed_canvas": ("pins", "given"),
 }
 """A field: what else a client may have sent in its place."""
 
@@ -56,6 +58,7 @@ NAMED = re.compile(
     r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|puts|names|of token|was given|needs|or|and)\b"
 )
 
+BOTH = re.compile(r"(\S+ and )(\w+) were both given")
 RULES = re.compile(r"(?:no )?acceptance rule|the (?:confidence|Frechet|margin|stability) ")
 READ = re.compile(r"the (?:prompt|text|messages) |\S*chat_template")
 """How errors begin that name no field: those of acceptance rules, and of what the model reads."""
@@ -124,6 +127,8 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
     param = None if named is None else RENAMED.get(named[1], named[1])
     if param is not None and named is not None and named[1] != "deadline_sec":  # that one's value is in seconds
         message = param + message[named.end(1) :]
+    if both := BOTH.match(message):
+        message = f"{both[1]}{RENAMED.get(both[2], both[2])}{message[both.end(2) :]}"
     if param is None:
         param = "canvas.accept" if RULES.match(message) else "messages" if READ.match(message) else None
     return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
@@ -138,7 +143,7 @@ def sent_name(field: str, sent: Container[str]) -> str:
 def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
     """A refusal that names what was sent; what remedies say of `max_tokens`, too."""
     message, param = refusal.message, refusal.param
-    for field in {re.split(r"\W", param or "")[0], "max_tokens"} - {""}:
+    for field in {re.split(r"\W", param or "")[0], "max_tokens", "seed_canvas"} - {""}:
         name = sent_name(field, sent)
         message = re.sub(rf"\b{field}\b", name, message)
         param = param and re.sub(rf"^{field}\b", name, param)

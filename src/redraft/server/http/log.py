@@ -6,6 +6,7 @@ Of what a client wrote a line has only ids, and prompts if the settings say so.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -47,6 +48,17 @@ class Log:
             self.lost += 1
             with suppress(OSError, ValueError):
                 self._sink.flush()
+
+
+class LibraryLines(logging.Handler):
+    """What libraries say, as lines of a log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.write("library", {"name": record.name, "said": record.getMessage()[:500]})
 
 
 def as_json(line: Mapping[str, object]) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import logging
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from redraft.server.http.app import create_app
 from redraft.server.http.connections import BACKLOG, guarded
 from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import HEAD_BYTES
-from redraft.server.http.log import Log
+from redraft.server.http.log import LibraryLines, Log
 from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
 
@@ -42,8 +43,8 @@ POLL_SEC, LAST_SEC = 0.05, 3.0
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 TRIM_SEC = 5.0
 """How often memory that is not used any more goes back to the system."""
-SWITCH_SEC = 0.0005
-"""How long a thread of Python holds its lock while others wait. A tenth of the usual: the event loop and the engine
+SWITCH_SEC = 0.0001
+"""How long a thread of Python holds its lock while others wait. A fiftieth of the usual: the event loop and the engine
 take it many times for each request, and a constraint that is being compiled never lets go by itself."""
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
@@ -66,6 +67,8 @@ def serve(
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
     mind_memory()
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).handlers = [LibraryLines(log)]
     run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError, ApiError):  # it may not have been loaded yet
         service.engine.loop.stop()

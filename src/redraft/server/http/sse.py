@@ -68,6 +68,7 @@ class EventStream(EventSourceResponse):
             async with aclosing(self._chunks) as chunks:
                 async for chunk in chunks:
                     yield (b"event: %s\n" % chunk["type"].encode() if self._named else b"") + line_of(chunk)
+                    await asyncio.sleep(0)  # where more waits than is sent, nothing else would have its turn
         except Exception as error:  # any failure must reach the client as an event: the head is sent
             refusal = refusal_of(error)
             notes, code = self._scope["state"]["log"], refusal.code or str(refusal.status)

@@ -76,11 +76,13 @@ def gap_of(service: Service, body: Completion) -> tuple[str, str] | None:
     return body.prompt, body.suffix
 
 
-def check_ids(service: Service, ids: Sequence[int], name: str, *, any_number: bool = False) -> None:
-    """Raise ApiError for more ids than the context has, before they are looked at, and for one that there is not."""
+def check_ids(service: Service, ids: Sequence[int], name: str, *, most: int = 0) -> None:
+    """Raise ApiError for more ids than the context has, and than `most`, before they are looked at, and for one that
+    there is not."""
     model = service.engine.config.model
-    if len(ids) > model.max_positions and not any_number:
-        said = f"{name} has {len(ids)} token ids; the model's context is {model.max_positions}"
+    if len(ids) > max(most, model.max_positions):
+        context = f"the model's context is {model.max_positions}"
+        said = f"{name} has {len(ids)} token ids; {f'at most {most}' if most > model.max_positions else context}"
         raise ApiError(400, said, param=name, code="context_length_exceeded")
     worst = max(ids, default=0)
     if worst >= model.vocab_size or min(ids, default=0) < 0:

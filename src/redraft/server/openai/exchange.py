@@ -21,7 +21,7 @@ from redraft.constraints.validation import judged
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import seeded
 from redraft.engine.answer import Delta
-from redraft.engine.events import Draft, Finished, PromptRead
+from redraft.engine.events import Block, Draft, Finished, PromptRead
 from redraft.engine.request import Generation, ResolvedRequest
 from redraft.operations.engine import Engine
 from redraft.operations.stream import AnswerStream
@@ -29,7 +29,7 @@ from redraft.server.http.errors import GONE
 from redraft.server.http.service import Service, service_of
 from redraft.server.http.sse import Chunks, EventStream, unless_gone
 from redraft.server.openai.fields import Sampling
-from redraft.server.openai.replies import Form, Json, ReplyHead, usage
+from redraft.server.openai.replies import Counts, Form, Json, ReplyHead, counts_of, usage
 from redraft.trace.frames import Frames
 
 T = TypeVar("T")
@@ -70,6 +70,7 @@ class Exchange:
         self.head = ReplyHead(service.settings, work.form)
         canvas = work.body.canvas
         drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
+        self._counts, self._seen = Counts(), [(0, 0)] * len(work.requests)  # of each, its thinking and its commits
         self._room = service.enter(len(work.requests), request)
         service.name_caller(request)
         try:
@@ -132,11 +133,22 @@ class Exchange:
         """The finished answers in the endpoint's form."""
         return self.head.whole(self.done(), self.usage())
 
-    def usage(self) -> Json:
-        """Of all answers so far. A prompt counts once, for its first answer."""
-        done = self.done()
-        cached = sum(one.cached_tokens for one in done[:: self.work.body.n or 1])
-        return usage(done, self.work.prompt_tokens, self.work.predicted, cached=cached)
+    def usage(self, counts: Counts | None = None) -> Json:
+        """Of all answers so far, or of these counts. A prompt counts once, for its first answer."""
+        answers, predicted = self.answers.answers, self.work.predicted
+        cached = sum(one.blocks[0].cached for one in answers[:: self.work.body.n or 1] if one.blocks)
+        counts = counts_of(self.done(), predicted) if counts is None else counts
+        return usage(counts, self.work.prompt_tokens, len(predicted) * len(answers), cached=cached)
+
+    def _count(self, i: int, delta: Delta) -> None:
+        """Add what a delta brought. To count all answers anew at each would take the square of their length."""
+        answer, block = self.answers.answers[i], delta.event
+        (thinking, commits), self._seen[i] = self._seen[i], (answer.reasoning_tokens, answer.commits)
+        self._counts += Counts(reasoning=answer.reasoning_tokens - thinking, commits=answer.commits - commits)
+        if isinstance(block, Block):
+            begins = len(answer.tokens) - len(block.tokens)
+            right = zip(self.work.predicted[begins : len(answer.tokens)], block.tokens, strict=False)
+            self._counts += Counts(len(block.tokens), accepted=sum(a == b for a, b in right), steps=block.steps)
 
     def close(self) -> None:
         """End what still runs, free the room, and count."""
@@ -178,7 +190,9 @@ class Exchange:
                     noise = Frames(engine.text, asked.eos).of(i, noise_of(asked))
                     yield head | {"choices": [form.piece(i, Delta(delta.event), start)], "canvas": noise}
                 yield head | {"choices": [form.piece(i, delta, start)], "canvas": frames.of(i, delta.event)}
-            more = {"usage": self.usage()} if running else {}
+            if running:
+                self._count(i, delta)
+            more = {"usage": self.usage(self._counts)} if running else {}
             if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
                 yield head | {"choices": [form.piece(i, delta, start)]} | more
             if isinstance(delta.event, Finished) or answer.stopped:
@@ -208,7 +222,7 @@ def reply_with(
 ) -> Response | Json:
     """Answers of an operation, whole or as a stream with one piece each."""
     service = service_of(request)
-    head, counts = ReplyHead(service.settings, form), usage(done, prompt_tokens)
+    head, counts = ReplyHead(service.settings, form), usage(counts_of(done), prompt_tokens)
     count(service, request, done, prompt_tokens)
     if not body.stream:
         return head.whole(done, counts)

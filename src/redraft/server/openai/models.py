@@ -19,6 +19,8 @@ from redraft.server.openai.replies import Json
 
 router = router_of_bodies(streams=False)
 
+MOST_DECODED = 2**16
+"""Token ids to text, where the context has not more."""
 CREATED = 1767225600  # a checkpoint has no date of its own
 
 
@@ -95,7 +97,7 @@ async def tokenizer_info(request: Request) -> Json:
 
 
 def _detokenize(service: Service, tokens: list[int]) -> str:
-    check_ids(service, tokens, "tokens", any_number=True)
+    check_ids(service, tokens, "tokens", most=MOST_DECODED)
     return service.engine.text.decode(tokens, skip_special=False)
 
 

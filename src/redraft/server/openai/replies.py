@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from random import getrandbits
 from typing import Any, ClassVar
 
@@ -243,26 +243,48 @@ def canvas_report(done: Generation) -> Json:
     }
 
 
-def usage(
-    done: Sequence[Generation], prompt_tokens: int, predicted: Sequence[int] = (), *, cached: int | None = None
-) -> Json:
-    """Tokens, and the forwards they took. Of `predicted` ones those are accepted that stand in their places; `cached`
-    of the prompt came from kept prefixes, where that is known."""
-    tokens, steps = sum(len(one.tokens) for one in done), sum(sum(one.steps) for one in done)
-    accepted = sum(a == b for one in done for a, b in zip(predicted, one.tokens, strict=False))
+@dataclass(frozen=True)
+class Counts:
+    """Tokens of some answers, of which some are thinking and some stand where a prediction has them; their steps and
+    commits."""
+
+    tokens: int = 0
+    reasoning: int = 0
+    accepted: int = 0
+    steps: int = 0
+    commits: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+def counts_of(done: Sequence[Generation], predicted: Sequence[int] = ()) -> Counts:
+    """Those of finished answers."""
+    return Counts(
+        tokens=sum(len(one.tokens) for one in done),
+        reasoning=sum(one.reasoning_tokens for one in done),
+        accepted=sum(a == b for one in done for a, b in zip(predicted, one.tokens, strict=False)),
+        steps=sum(sum(one.steps) for one in done),
+        commits=sum(one.commits for one in done),
+    )
+
+
+def usage(counts: Counts, prompt_tokens: int, predicted: int = 0, *, cached: int | None = None) -> Json:
+    """Tokens, and the forwards they took. So many tokens were `predicted` in all; `cached` of the prompt came from kept
+    prefixes, where that is known."""
     return {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": tokens,
-        "total_tokens": prompt_tokens + tokens,
+        "completion_tokens": counts.tokens,
+        "total_tokens": prompt_tokens + counts.tokens,
         **({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}),
         "completion_tokens_details": {
-            "reasoning_tokens": sum(one.reasoning_tokens for one in done),
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": len(predicted) * len(done) - accepted,
+            "reasoning_tokens": counts.reasoning,
+            "accepted_prediction_tokens": counts.accepted,
+            "rejected_prediction_tokens": predicted - counts.accepted,
         },
-        "steps": steps,
-        "forwards": steps + sum(one.commits for one in done),
-        "tokens_per_forward": round(tokens / max(1, steps), 3),
+        "steps": counts.steps,
+        "forwards": counts.steps + counts.commits,
+        "tokens_per_forward": round(counts.tokens / max(1, counts.steps), 3),
     }
 
 
