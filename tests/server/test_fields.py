@@ -11,7 +11,7 @@ import pytest
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
-from tests.server.conftest import USER
+from tests.server.conftest import ANSWER, USER
 
 from redraft.server.canvas import CanvasBody
 from redraft.server.fim.infill import Fim, InfillHole
@@ -135,6 +135,24 @@ def test_no_chunk_has_usage_that_was_not_asked_for(http: httpx2.Client) -> None:
     reply = http.post("/v1/chat/completions", json=BASE | {"stream": True, "stream_options": options})
     assert reply.status_code == 200
     assert '"usage":{' not in reply.text
+
+
+@pytest.mark.parametrize("more", [{}, {"prediction": {"type": "content", "content": ANSWER}}, {"stop": ["4"]}])
+@pytest.mark.parametrize("causal", [False, True])
+def test_usage_that_comes_with_every_chunk_ends_as_that_of_the_whole(
+    http: httpx2.Client, more: dict[str, Any], causal: bool
+) -> None:
+    """All answers were counted anew at each delta, which held the server for minutes where they were 64."""
+    more = {} if causal and "prediction" in more else more  # which goes with canvases alone
+    body = BASE | more | {"n": 3, "canvas": {"causal": causal}}
+    whole = http.post("/v1/chat/completions", json=body).json()["usage"]
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    reply = http.post("/v1/chat/completions", json=body | {"stream": True, "stream_options": options})
+    chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+    *running, last = [chunk["usage"] for chunk in chunks if chunk["usage"]]
+    same = ("completion_tokens", "completion_tokens_details", "steps", "forwards", "tokens_per_forward")
+    assert [running[-1][name] for name in same] == [last[name] for name in same] == [whole[name] for name in same]
+    assert [one["completion_tokens"] for one in running] == sorted(one["completion_tokens"] for one in running)
 
 
 @pytest.mark.parametrize(

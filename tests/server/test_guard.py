@@ -7,6 +7,7 @@ import errno
 import gc
 import io
 import json
+import logging
 import os
 import re
 import socket
@@ -32,7 +33,7 @@ from redraft.server.http.app import create_app
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import digest_of, read_keys
 from redraft.server.http.limits import ServerLimits
-from redraft.server.http.log import Log
+from redraft.server.http.log import LibraryLines, Log
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 
@@ -461,3 +462,16 @@ def test_work_on_a_thread_that_comes_to_the_end_of_an_iterator_fails() -> None:
     service = Service(Settings())
     with pytest.raises(RuntimeError, match="iterator"):
         asyncio.run(service.on_thread(None, lambda: next(iter(()))))
+
+
+def test_what_libraries_say_are_lines_of_the_log() -> None:
+    """A stranger could write any number of plain lines into it, and with --quiet, too."""
+    sink = io.StringIO()
+    record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, "Invalid %s request", ("HTTP",), None)
+    LibraryLines(Log(sink, clock=lambda: 0.0)).handle(record)
+    assert json.loads(sink.getvalue()) == {
+        "time": 0.0,
+        "event": "library",
+        "name": "uvicorn.error",
+        "said": "Invalid HTTP request",
+    }

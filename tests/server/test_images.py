@@ -14,11 +14,14 @@ import httpx2
 import pytest
 from openai import OpenAI
 from PIL import Image
+from tests.helpers import beside
 from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, inside
 
 from redraft.engine import vision
 from redraft.errors import RequestError
+from redraft.images.messages import GivenImage
+from redraft.images.pixels import LIMITS, is_small
 from redraft.measure.process_memory import resident_mib
 from redraft.operations.engine import Engine
 from redraft.server.http.fetch import Fetcher, is_public
@@ -421,3 +424,25 @@ def test_a_hundred_images_leave_memory_flat(server: Inside, client: OpenAI) -> N
     for seed in range(100):
         ask(100 + seed)
     assert resident_mib() - before < 48
+
+
+def test_a_small_image_waits_for_no_large_one(seeing: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited seconds for one whose decoding nothing can interrupt."""
+    assert seeing.vision is not None
+    small, large = (GivenImage("image", encoded(Image.new("RGB", (side, side)))) for side in (64, 2100))
+    assert [is_small(one.image) for one in (small, large) if isinstance(one.image, bytes)] == [True, False]
+    assert is_small(b"no image")
+    held, goes = threading.Event(), threading.Event()
+    plain = vision.load_rgb
+
+    def load_rgb(given: Any, **named: Any) -> Any:
+        if given == large.image:
+            held.set()
+            goes.wait(30)
+        return plain(given, **named)
+
+    monkeypatch.setattr(vision, "load_rgb", load_rgb)
+    with beside(lambda: seeing.vision and seeing.vision._decode(large, LIMITS)):
+        assert held.wait(30)
+        seeing.vision._decode(small, LIMITS)
+        goes.set()

@@ -15,6 +15,7 @@ import pytest
 from tests.server.conftest import Process
 
 from redraft.server.http.limits import HEAD_BYTES
+from redraft.server.limits import read_json
 from redraft.server.openai.exchange import Reply
 
 PATH = "/v1/chat/completions"
@@ -194,9 +195,60 @@ def test_a_reply_is_written_as_any_parser_reads_it(value: Any) -> None:
 
 def test_more_token_ids_than_the_context_has_are_refused_by_their_number(server: Process) -> None:
     """A million of them were looked at one by one, while another client's answers waited for seconds."""
-    error = httpx2.post(f"{server.url}/v1/completions", json={"prompt": [5] * 600_000}, timeout=100).json()["error"]
+    error = httpx2.post(f"{server.url}/v1/completions", json={"prompt": [5] * 200_000}, timeout=100).json()["error"]
     assert error["code"] == "context_length_exceeded"
-    assert "600000 token ids; the model's context is" in error["message"]
+    assert "200000 token ids; the model's context is" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/detokenize", {"tokens": [5] * 70_000}, "tokens has 70000 token ids; at most 65536"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": ""}] * 1025},
+            "there are 1025 turns; the model's context",
+        ),
+        (
+            "/v1/canvas",
+            {"prompt": "a", "canvas": {"causal": True}, "pins": [{"at": 0, "text": "a"}]},
+            "canvas.causal and pins were both",
+        ),
+        (PATH, {"messages": [], "canvas": {"causal": True, "width": 16}}, "canvas.causal and canvas.width were both"),
+        (PATH, {"messages": [], "canvas": {"accept": ["entropy:-1"]}}, "canvas.accept is -1.0"),
+    ],
+)
+def test_what_is_refused_is_named_as_it_was_sent(server: Process, path: str, body: dict[str, Any], said: str) -> None:
+    if "messages" in body and not body["messages"]:
+        body = body | {"messages": [{"role": "user", "content": "a"}]}
+    reply = httpx2.post(f"{server.url}{path}", json=body, timeout=100)
+    assert (reply.status_code, said in reply.json()["error"]["message"]) == (400, True), reply.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'[123456789012345678901234567890, -0, 1.0, 1e5, "a", null, true, {"a": 1, "a": 2}]',
+        b'["\\ud800"]',
+        b"[1e400]",
+        b"[NaN]",
+        "\ufeff[1]".encode(),
+        "[1]".encode("utf-16"),
+        b"[1] x",
+        b"[" + b"9" * 5000 + b"]",
+    ],
+)
+def test_the_fast_reader_of_numbers_reads_as_the_other(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> object:
+        try:
+            return repr(read_json(text))
+        except ValueError as error:
+            return str(error)
+
+    monkeypatch.setattr("redraft.server.limits.FEW", 0)
+    plain = read()
+    monkeypatch.setattr("redraft.server.limits.QUICKLY", 0)
+    assert read() == plain
 
 
 def test_a_path_with_one_slash_more_is_none(server: Process) -> None:

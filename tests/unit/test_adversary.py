@@ -9,24 +9,33 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from tests.helpers import nano_copy, python
+from tests.helpers import nano_copy, python, tiny_checkpoint
 
 from redraft import load
 from redraft.__main__ import main
+from redraft.cli import eval as eval_verb
 from redraft.cli.chat import ChatSession
 from redraft.cli.file_lines import read_lines
+from redraft.cli.main import build_parser
+from redraft.cli.player import lines
+from redraft.cli.rows import answer_rows
 from redraft.config import GenerationConfig
 from redraft.constraints.compile.grammar import read_grammar
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.template import read_template
 from redraft.engine.request import Options
-from redraft.errors import ConfigError, ConstraintError, RecipeError, RequestError
-from redraft.measure.evals import evaluate_rows
+from redraft.errors import ConfigError, ConstraintError, RecipeError, RequestError, RunError, TextError
+from redraft.files import alone
+from redraft.measure.evals import compared, evaluate_rows
 from redraft.operations.questions import Question, decide_questions
+from redraft.template import ChatTemplate
 from redraft.trace.lines import Begun, Drafted, Settled
 from redraft.trace.recording import Recording
+from redraft.tune.data import Feed
 from redraft.tune.recipe import read_recipe
-from redraft.tune.sources import parse_row
+from redraft.tune.sources import RowsSource, parse_row
+from redraft.weights.load import load_model
+from redraft.weights.save import save_model
 
 SOON_SEC = 5.0
 """Each of these took from fifteen seconds to minutes."""
@@ -67,11 +76,6 @@ def test_a_regex_that_closes_what_it_has_not_opened_is_no_other_regex(pattern: s
 def test_brackets_that_are_characters_close_nothing(pattern: str, text: str) -> None:
     dfa = whole_match(pattern)
     assert dfa.accepts[dfa.step(0, text.encode())]
-
-
-def test_anchors_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ConstraintError, match=r"leave \^, \$, \\A and \\z out"):
-        whole_match("^[a-z]+$")
 
 
 def test_frames_of_a_trace_share_the_text_before_them() -> None:
@@ -194,3 +198,158 @@ def test_a_ledger_of_more_requests_than_there_can_be_is_refused(flag: str, value
     )
     with pytest.raises(RequestError, match=f"--{flag} is {value}; it must be from 1 to"):
         command.run(given)
+
+
+@pytest.fixture
+def panicking(tmp_path: Path) -> Path:
+    """nano with a tokenizer whose library panics at one text, which is no Exception of Python's."""
+    folder = nano_copy(tmp_path / "panicking")
+    file = folder / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": split}))
+    return folder
+
+
+def test_a_tokenizer_that_panics_is_an_error_of_the_text(panicking: Path, tmp_path: Path) -> None:
+    """It passed every `except Exception`: a batch ended there, and again when it was resumed."""
+    engine = load(str(panicking))
+    for work in (engine.text.places, lambda text: engine.text.encode(text, bos=False)):
+        with pytest.raises(RequestError, match="the tokenizer fails at this text"):
+            work("x" * 60)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": text, "max_tokens": 2}) + "\n" for text in ("a", "x" * 60, "b")))
+    main(["run", str(rows), str(tmp_path / "out.jsonl"), "--model", str(panicking)])
+    found = [json.loads(line)["response"]["status_code"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert found == [200, 400, 200]
+
+
+@pytest.mark.parametrize("depth", [0, 40])
+def test_messages_that_hold_themselves_are_refused(depth: int) -> None:
+    """The texts in them were looked for without end; of lists that share their parts there are 2^40."""
+    content: list[object] = ["a"]
+    for _ in range(depth):
+        content = [content, content]
+    if not depth:
+        content.append(content)
+    with pytest.raises(RequestError, match="parts, or hold themselves"):
+        load("nano").generate([{"role": "user", "content": content}])
+
+
+def test_rows_of_eval_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All lines were read before the first was looked at, and blank ones without end."""
+    (tmp_path / "rows").write_text("x\n" + "\n" * 20)
+    with pytest.raises(RecipeError, match="line 1: not JSON"):
+        eval_verb.run(eval_words(tmp_path / "rows"))
+    (tmp_path / "rows").write_text("\n" * 20)
+    monkeypatch.setattr(eval_verb, "MOST_ROWS", 10)
+    with pytest.raises(RequestError, match="has over 10 lines; score its first N rows"):
+        eval_verb.run(eval_words(tmp_path / "rows"))
+
+
+def eval_words(rows: Path) -> Namespace:
+    return build_parser().parse_args(["eval", "--file", str(rows)])
+
+
+def test_of_bad_rows_only_the_first_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("x\n" * 5000)
+    with pytest.raises(RecipeError, match=r"line 5: not JSON .*; and 995 more bad rows, behind which no more was read"):
+        RowsSource(tmp_path / "rows.jsonl", 0)
+
+
+@pytest.mark.parametrize(
+    ("right", "answer", "exact"),
+    [
+        ('{"a":1}', '{"a":true}', False),
+        ("[0]", "[false]", False),
+        ("[1]", "[1.0]", True),
+        ('{"a":[1]}', '{"a":[1,2]}', False),
+    ],
+)
+def test_true_is_not_one(right: str, answer: str, exact: bool) -> None:
+    assert compared(right, answer).exact is exact
+
+
+def test_an_output_that_was_replaced_meanwhile_is_said_to_be(tmp_path: Path) -> None:
+    """The rest of the rows went into a file without a name, and the run said that all was well."""
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    rows.write_text("{}\n" * 3)
+
+    async def answered(row: bytes, number: int) -> tuple[int, dict[str, object]]:
+        out.unlink(missing_ok=True)
+        return 200, {}
+
+    with pytest.raises(RunError, match="was removed or replaced while it was written; run it again"):
+        answer_rows(answered, rows, out, at_once=1)
+
+
+def test_shares_that_add_up_to_infinity_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    files = 'files = { "a" = 1e308, "./a" = 1e308 }'
+    path.write_text(f'name = "x"\nstart = "nano"\n[data]\n{files}\n[train]\nsteps = 1\nbatch_size = 1\n')
+    with pytest.raises(RecipeError, match="the share of a is 1e\\+308; it must be above 0, at most 1e\\+09"):
+        read_recipe(path)
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Of two only the last was looked at for changes."""
+    feed = Feed.__new__(Feed)
+    one, two = (Named("rows.jsonl", digest) for digest in "ab")
+    feed.recipe, feed.sources = read_recipe(Path("recipes/nano.toml").resolve()), [(one, 1.0), (two, 1.0)]
+    feed._stage = lambda step: feed
+    assert feed.digests(1) == {"rows.jsonl": "a", "rows.jsonl (2)": "b"}
+
+
+class Named:
+    """A source of a name."""
+
+    def __init__(self, name: str, digest: str) -> None:
+        self.name, self.digest = name, digest
+
+
+def test_only_the_end_of_a_long_text_is_shown_before_each_canvas() -> None:
+    """A block of 5 MB was printed with each of 400 steps."""
+    begun = Begun(index=0, ms=0, seed=0, width=1, max_tokens=9, ends=[1], prompt="", prompt_tokens=1)
+    recording, values = Recording(begun), {"entropy": [0.0], "accepted": [True], "forced": []}
+    pieces = {"tokens": [5], "pieces": ["a" * 10**5], "entropy": [0.0], "settled_at": [1], "changes": [0]}
+    recording.take(Settled(index=0, ms=0, block=0, steps=1, settled=True, **pieces))
+    drafted = {"positions": [0], "tokens": ["b"], "ids": [5]} | values
+    recording.take(Drafted(index=0, ms=0, block=1, step=1, width=1, end=None, **drafted))
+    (last,) = lines([("", recording)])
+    assert 4000 < len(last) < 4200
+    assert "…a" in last
+
+
+@pytest.mark.parametrize("pattern", ["^[a-z]+$", "a$", "(a+)+$", "^a", r"\Aa\Z"])
+def test_anchors_are_refused_with_what_to_do(pattern: str) -> None:
+    with pytest.raises(ConstraintError, match=r"leave \^, \$, \\A, \\z and \\Z out"):
+        whole_match(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("(?=a)b", "look-around"), (r"(a)\1", "back reference"), (r"a\b", "border")]
+)
+def test_what_no_automaton_keeps_is_named(pattern: str, said: str) -> None:
+    with pytest.raises(ConstraintError, match=said):
+        whole_match(pattern)
+
+
+def test_a_template_that_nests_too_deep_is_at_fault_itself() -> None:
+    with pytest.raises(TextError, match="nests too deep; correct the template"):
+        ChatTemplate("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "chat_template.jinja")
+
+
+def test_what_a_killed_save_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    tiny_checkpoint(tiny := tmp_path / "tiny")
+    for name in ("left", "held"):
+        (tmp_path / f".model.saving-{name}").mkdir()
+    with alone(tmp_path / ".model.saving-held", tmp_path):
+        save_model(load_model(tiny)[0], tmp_path / "model", generation=GenerationConfig())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".model.saving-held", "model", "tiny"]
+
+
+def test_names_that_steer_a_terminal_are_tamed_by_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nano_copy(tmp_path / "nano")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"\x1b]0;owned\x07": 1}))
+    assert main(["inspect", str(folder)]) == 0
+    assert "\x1b" not in capsys.readouterr().out

@@ -139,14 +139,14 @@ def arguments(*given: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (("--runs", "0"), "--runs is 0; it must be at least 1"),
-        (("--dial", "-3"), "--dial is -3; it must be at least 1"),
+        (("--runs", "0"), "--runs is 0; it must be from 1 to 10000"),
+        (("--dial", "-3"), "--dial is -3; it must be from 1 to 100000"),
         (("--scenario", "two"), "scenario is 'two'; known: one, together, poisson, variants, long, long-4k, all"),
         (("--scenario", "--record", "x.json"), "use --record-dir"),
         (("--scenario", "one", "--scenario", "long", "--record", "x.json"), "use --record-dir"),
         (("--dial", "--knee"), "--knee and --dial were given together"),
-        (("--rate", "0"), "--rate is 0.0; it must be above 0"),
-        (("--rate", "nan"), "--rate is nan; it must be above 0"),
+        (("--rate", "0"), "--rate is 0.0; it must be from 0.001"),
+        (("--rate", "nan"), "--rate is nan; it must be from 0.001"),
         (("--device", "cuda"), "runs on cpu"),
         (("--device-card", "--no-graphs"), "--no-graphs was given; --device-card times steps both ways"),
     ],

@@ -17,6 +17,7 @@ from huggingface_hub.utils import filter_repo_objects
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 
 from redraft.errors import RunError, WeightsError
+from redraft.files import alone
 from redraft.weights import pull as module
 from redraft.weights.pull import pull
 
@@ -206,3 +207,48 @@ def test_a_repository_that_cannot_be_loaded_is_not_fetched(hub: Hub, missing: st
 def test_a_name_of_another_form_is_refused(name: str) -> None:
     with pytest.raises(WeightsError, match="is not a repository name"):
         pull(name)
+
+
+@pytest.mark.parametrize("header", ["etag", "x-linked-etag"])
+@pytest.mark.parametrize("tag", ['"../../../victim"', '"a/b"', '"."', "W/x/y"])
+def test_a_tag_of_the_hub_that_is_a_path_is_refused(hub: Hub, header: str, tag: str) -> None:
+    """The client names files by it: a hub could have any file of the user removed, and files written anywhere."""
+    with module._patience(), pytest.raises(WeightsError, match="which is no digest"):
+        answered(header, tag)
+
+
+@pytest.mark.parametrize("tag", [f'"{"a" * 40}"', f'"{"b" * 64}"', 'W/"ab-12_c"', "abc", '""'])
+def test_the_tags_of_hubs_are_taken(hub: Hub, tag: str) -> None:
+    with module._patience():
+        answered("etag", tag)
+        answered("etag", 'W/"1a/b+c="', "GET")  # of what is not named by it
+
+
+def answered(header: str, tag: str, method: str = "HEAD") -> None:
+    """An answer of a hub with that header, as the client gets it."""
+    reply = httpx2.Response(200, headers={header: tag}, request=httpx2.Request(method, "https://hub.example/f"))
+    for hook in huggingface_hub.get_session().event_hooks["response"]:
+        hook(reply)
+
+
+def test_nothing_outside_of_the_cache_is_removed(hub: Hub, tmp_path: Path) -> None:
+    name, other = "model-00001-of-00002.safetensors", tmp_path.parent / "other"
+    other.write_text("mine")
+    (hub.folder / name).symlink_to(other)
+    hub.fail_at = name
+    with pytest.raises(RunError, match="came cut short or changed"):
+        pull("owner/model")
+    assert other.exists()
+    assert not (hub.folder / name).exists()
+
+
+def test_halves_that_a_killed_pull_left_are_removed(hub: Hub) -> None:
+    """The client goes on with none of them: each was there for good."""
+    half = hub.folder.parents[1] / "blobs" / "abc.1234.incomplete"
+    half.parent.mkdir()
+    half.touch()
+    with alone(half.parents[1], half):
+        pull("owner/model")
+    assert half.exists(), "another pull may still write it"
+    pull("owner/model")
+    assert not half.exists()

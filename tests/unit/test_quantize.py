@@ -127,13 +127,28 @@ def test_two_of_one_new_folder_do_not_mix(plain: Path, tmp_path: Path) -> None:
     stage.mkdir()
     handle = os.open(stage, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)  # as the first one holds it
-    (stage / "half").touch()
+    (stage / "model-half.safetensors").touch()
     with pytest.raises(CallerError, match="packed is being written by another program; name another place"):
         quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
-    assert (stage / "half").exists()
+    assert (stage / "model-half.safetensors").exists()
     os.close(handle)
     quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
-    assert not (tmp_path / "packed" / "half").exists()
+    assert not (tmp_path / "packed" / "model-half.safetensors").exists()
+
+
+def test_a_folder_of_somebody_elses_is_not_emptied(plain: Path, tmp_path: Path) -> None:
+    """Its name is known beforehand: what lay there was deleted, and behind a link, too."""
+    stage = tmp_path / ".packed.quantizing"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    stage.symlink_to(tmp_path / "mine")
+    with pytest.raises(CallerError, match="is a link, and what it leads to is not ours"):
+        quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
+    stage.unlink()
+    (tmp_path / "mine").rename(stage)
+    with pytest.raises(CallerError, match=r"holds thesis.txt, which this did not write; remove the folder"):
+        quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
+    assert (stage / "thesis.txt").exists()
 
 
 def test_modelopt_files_are_read(plain: Path, tmp_path: Path) -> None:

@@ -215,12 +215,19 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
         if found.get("making") == json.loads(json.dumps(making)):
             done: dict[str, dict[str, list[float]]] = found["done"]
             return {name: sums for name, sums in done.items() if (stage / name).is_file()}
-    elif strange := [one.name for one in stage.iterdir() if not one.name.startswith(f".{_PROGRESS}.")]:
+    if strange := [one.name for one in stage.iterdir() if not _is_ours(one.name)]:
         raise WeightsError(f"{stage} holds {shown(strange)}, which this did not write; remove the folder")
     for one in stage.iterdir():
         one.unlink()
     write_json(path, {"making": making, "done": {}})
     return {}
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file is one that this writes, whole or not: what else lies there is somebody's."""
+    bare = name[1:].rpartition(".")[0] if name.startswith(".") else name
+    known = (_PROGRESS, REPORT, INDEX, "config.json", *_CARRIED)
+    return bare in known or (bare.startswith("model") and bare.endswith((".safetensors", ".part")))
 
 
 def _write_all(
