@@ -53,11 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError as error:  # an argument or a file's name with bytes that are no text
         if arguments.debug:
             raise
-        if error.encoding.replace("-", "").lower() != "utf8":
-            lacking = f"the output's encoding, {error.encoding}, has no {error.object[error.start]!r}"
-            _say(f"{lacking}; set PYTHONIOENCODING=utf-8")
-            return 1
-        _say(f"{error.object[:60]!r} is not UTF-8 text; write it in UTF-8")
+        _say(_unwritten(error))
         return 2
     except BrokenPipeError:
         _drop_output()  # its reader went away, as `head` does
@@ -85,6 +81,14 @@ def _say(text: str) -> None:
     from redraft.cli.common import tame
 
     print(f"redraft: {tame(text)}", file=sys.stderr)
+
+
+def _unwritten(error: UnicodeEncodeError) -> str:
+    """What to do about a text that an encoding has not: the output's, or UTF-8, as half a character."""
+    if error.encoding.replace("-", "").lower() == "utf8":
+        return f"{error.object[:60]!r} is not UTF-8 text; write it in UTF-8"
+    lacking = f"the output's encoding, {error.encoding}, has no {error.object[error.start]!r}"
+    return f"{lacking}; set PYTHONIOENCODING=utf-8"
 
 
 def _drop_output() -> None:

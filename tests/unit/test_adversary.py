@@ -159,7 +159,7 @@ def test_an_output_in_another_encoding_is_named() -> None:
     """A text that it cannot hold was said not to be UTF-8."""
     code = "import sys; from redraft.__main__ import main; sys.exit(main())"
     found = python(code, "generate", "--chat", "--choice", "é", "hi", PYTHONIOENCODING="ascii")
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert found.stderr.startswith("redraft: the output's encoding, ascii, has no ")
 
 

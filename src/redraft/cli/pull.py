@@ -7,7 +7,7 @@ import argparse
 from redraft.cli.common import Commands, command, print_json
 from redraft.cli.flags import named_model, need_model
 
-EPILOG = """An interrupted pull continues where it stopped. Only configs, tokenizer files, the chat
+EPILOG = """An interrupted pull continues with the files that were not complete. Only configs, tokenizer files, the chat
 template and safetensors are fetched; no code is.
 
 example:

@@ -30,16 +30,14 @@ from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_HELD_BYTES = 2**26  # of rows under way together
-MOST_FAILED = 3
-"""Rows with an error that a run names at its end."""
+MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
 PIECE = 2**20
 """Bytes that are read at a time of a row that is too long."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
-BEGUN = b'{"id": "batch_req_'
-"""How every line of an output begins."""
+BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
 Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
 """Answers a row and its number with a status and a body. An ApiError is an answer, too."""
