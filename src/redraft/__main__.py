@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.parser.refuse_unknown(unknown)
     if sys.stderr.isatty():
         for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal gets back its cursor and its echo
-            signal.signal(number, lambda given, _: sys.exit(128 + given))
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, lambda given, _: sys.exit(128 + given))
     try:
         code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code

@@ -84,6 +84,18 @@ def lock(handle: int, path: Path) -> None:
         return
 
 
+def is_free(folder: Path) -> bool:
+    """Whether no other program has the lock of a folder. Not where the file system has no locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def alone(folder: Path, target: Path) -> Iterator[Path]:
     """Within this no other program writes into a folder, for `target`. Raises RequestError if one does, OSError."""

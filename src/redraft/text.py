@@ -295,7 +295,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         if max(_growth(_steps(tokenizer.normalizer)), _growth(steps)) > MOST_GROWN:
             raise TextError(f"{path} may write over {MOST_GROWN} characters for one; use another tokenizer")
         tokenizer.encode_batch_fast(["a b"], add_special_tokens=False)  # some faults show only now
-    except (KeyboardInterrupt, TextError):
+    except (KeyboardInterrupt, SystemExit, TextError):
         raise
     except BaseException as error:  # the library raises plain Exception, and where it panics not even that
         raise TextError(f"{path} is not a tokenizer ({error}); fetch the file again") from None

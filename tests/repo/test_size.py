@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 46_100, TESTS: 32_120}
+WHOLE_WALLS = {SOURCE: 46_400, TESTS: 32_560}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_475,
-    "images": 815,
+    "core": 10_545,
+    "images": 830,
     "model/gpu": 2_020,
-    "weights": 3_470,
-    "constraints": 6_395,
-    "tasks": 2_580,
-    "tune": 3_100,
-    "measure": 2_800,
-    "server": 6_180,
+    "weights": 3_520,
+    "constraints": 6_415,
+    "tasks": 2_570,
+    "tune": 3_120,
+    "measure": 2_760,
+    "server": 6_250,
     "operations": 2_120,
-    "trace": 615,
+    "trace": 620,
     "distributed": 640,
-    "cli": 4_980,
+    "cli": 5_020,
 }
 
 

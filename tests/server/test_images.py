@@ -119,10 +119,11 @@ def animated() -> bytes:
 
 def bomb() -> bytes:
     """A PNG of 10 kB that says it has 400 million pixels."""
-    parts = [
-        (b"IHDR", (20_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])),
-        (b"IDAT", zlib.compress(bytes(10**7))),
-    ]
+    return png(20_000, (b"IDAT", zlib.compress(bytes(10**7))))
+
+
+def png(side: int, *more: tuple[bytes, bytes]) -> bytes:
+    parts = [(b"IHDR", side.to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])), *more]
     chunks = [
         len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big") for name, data in parts
     ]
@@ -431,7 +432,11 @@ def test_a_small_image_waits_for_no_large_one(seeing: Engine, monkeypatch: pytes
     assert seeing.vision is not None
     small, large = (GivenImage("image", encoded(Image.new("RGB", (side, side)))) for side in (64, 2100))
     assert [is_small(one.image) for one in (small, large) if isinstance(one.image, bytes)] == [True, False]
-    assert is_small(b"no image")
+    profile = b"a\0\0" + zlib.compress(bytes(2**20))
+    for data in (b"no image", png(8, *[(b"iCCP", profile)] * 3000)):  # the second takes seconds to open
+        began = time.monotonic()
+        assert is_small(data)
+        assert time.monotonic() - began < 0.5
     held, goes = threading.Event(), threading.Event()
     plain = vision.load_rgb
 

@@ -269,16 +269,20 @@ def test_true_is_not_one(right: str, answer: str, exact: bool) -> None:
     assert compared(right, answer).exact is exact
 
 
-def test_an_output_that_was_replaced_meanwhile_is_said_to_be(tmp_path: Path) -> None:
-    """The rest of the rows went into a file without a name, and the run said that all was well."""
+@pytest.mark.parametrize("how", ["removed", "cut"])
+def test_an_output_that_was_changed_meanwhile_is_said_to_be(how: str, tmp_path: Path) -> None:
+    """The rest of the rows went into a file without a name, or behind a hole, and the run said that all was well."""
     rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     rows.write_text("{}\n" * 3)
 
     async def answered(row: bytes, number: int) -> tuple[int, dict[str, object]]:
-        out.unlink(missing_ok=True)
+        if how == "removed":
+            out.unlink(missing_ok=True)
+        elif number:
+            os.truncate(out, 0)
         return 200, {}
 
-    with pytest.raises(RunError, match="was removed or replaced while it was written; run it again"):
+    with pytest.raises(RunError, match="was removed or changed while it was written"):
         answer_rows(answered, rows, out, at_once=1)
 
 
@@ -325,6 +329,15 @@ def test_anchors_are_refused_with_what_to_do(pattern: str) -> None:
         whole_match(pattern)
 
 
+@pytest.mark.parametrize("pattern", ["[" + r"\a" * 5000, "[" * 100_000, "[^]" * 30_000, "(" * 100_000])
+def test_what_is_wrong_with_a_regex_is_found_in_a_moment(pattern: str) -> None:
+    """A regular expression that looked for anchors held the server for good."""
+    began = time.monotonic()
+    with pytest.raises(ConstraintError):
+        whole_match(pattern)
+    assert time.monotonic() - began < SOON_SEC
+
+
 @pytest.mark.parametrize(
     ("pattern", "said"), [("(?=a)b", "look-around"), (r"(a)\1", "back reference"), (r"a\b", "border")]
 )
@@ -338,13 +351,20 @@ def test_a_template_that_nests_too_deep_is_at_fault_itself() -> None:
         ChatTemplate("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "chat_template.jinja")
 
 
-def test_what_a_killed_save_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     tiny_checkpoint(tiny := tmp_path / "tiny")
-    for name in ("left", "held"):
+    for name in ("left", "held", "mine"):
         (tmp_path / f".model.saving-{name}").mkdir()
+    (tmp_path / ".model.saving-mine" / "thesis.txt").touch()
+    (tmp_path / ".model.saving-left" / "model.safetensors").touch()
     with alone(tmp_path / ".model.saving-held", tmp_path):
         save_model(load_model(tiny)[0], tmp_path / "model", generation=GenerationConfig())
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".model.saving-held", "model", "tiny"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".model.saving-held",
+        ".model.saving-mine",
+        "model",
+        "tiny",
+    ]
 
 
 def test_names_that_steer_a_terminal_are_tamed_by_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.errors import RequestError
     from redraft.tasks import names
 
-    if arguments.count < 1:
-        raise RequestError(f"--count is {arguments.count}; it must be at least 1")
+    if not 1 <= arguments.count <= 10_000:
+        raise RequestError(f"--count is {arguments.count}; it must be from 1 to 10000")
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
     asked = ASKED if arguments.model == "nano" else {arguments.model: names(arguments.model)}
     trials: list[tuple[str, Trial]] = []

@@ -34,8 +34,7 @@ MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
-PIECE = 2**20
-"""Bytes that are read at a time of a row that is too long."""
+PIECE = 2**20  # bytes that are read at a time of a row that is too long
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
@@ -222,12 +221,6 @@ def with_images(row: bytes, folder: Path) -> bytes:
     return row
 
 
-def count_rows(path: Path) -> int:
-    """Rows of a file."""
-    with path.open("rb") as file:
-        return sum(1 for _ in rows_of(file))
-
-
 def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, settings: Settings | None) -> Done:
     """Skip the rows that are done already, and count them. A line that was cut short is removed.
 
@@ -306,6 +299,7 @@ async def _write(
             refused = ApiError(400, f"the answer has {len(data)} bytes; at most {MOST_ANSWER_BYTES}: ask for less")
             line = _line((one[0], refused.status, refused.body), done.rows, settings)
             data = _written(line)
+        _check_place(out)
         try:
             out.write(data)
             out.flush()
@@ -313,9 +307,17 @@ async def _write(
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
         done = done.after(line)
         report(done)
+    _check_place(out)
     out.flush()
     os.fsync(out.fileno())
     return done
+
+
+def _check_place(out: IO[bytes]) -> None:
+    """Raise RunError for an output that somebody removed, replaced or cut since the last line."""
+    ours, there = os.fstat(out.fileno()), Path(out.name)
+    if not (there.exists() and os.path.samestat(ours, there.stat())) or ours.st_size != out.tell():
+        raise RunError(f"{there} was removed or changed while it was written; run it again, from its beginning")
 
 
 async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
@@ -389,8 +391,6 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
             lock(out.fileno(), target)
             begun = os.fstat(rows.fileno()).st_size
             yield rows_of(rows), out
-            if not target.exists() or not os.path.samestat(os.fstat(out.fileno()), target.stat()):
-                raise RunError(f"{target} was removed or replaced while it was written; run it again")
             if os.fstat(rows.fileno()).st_size < begun:
                 raise RunError(
                     f"{source} was cut short while it was read, so rows may be missing; make it whole and run it again"

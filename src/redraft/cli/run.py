@@ -62,7 +62,6 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
     from redraft.cli.datasets import needs_ray
-    from redraft.cli.rows import count_rows
     from redraft.errors import RequestError
 
     on_ray = wants_ray(arguments)
@@ -116,7 +115,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 def _fleet(arguments: argparse.Namespace) -> Done:
     """By the engines of a Ray cluster."""
     from redraft.cli.datasets import as_files
-    from redraft.cli.rows import check_length, count_rows, with_images, write_rows
+    from redraft.cli.rows import check_length, with_images, write_rows
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.server.http.errors import ApiError
 
@@ -217,3 +216,11 @@ def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
             bar.update(task, completed=done.rows, said=said + (f", {replicas} replicas" if replicas else ""))
 
         yield report
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a file."""
+    from redraft.cli.rows import rows_of
+
+    with path.open("rb") as file:
+        return sum(1 for _ in rows_of(file))

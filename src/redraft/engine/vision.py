@@ -124,11 +124,16 @@ class Vision:
         return picture, size
 
     def _decoded(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
-        turns = self._small if isinstance(one.image, bytes) and is_small(one.image) else self._decoding
-        with turns.turn(secrets.token_hex(), counted=False):
-            image = load_rgb(one.image, part=one.part, limits=limits)
-            unpacked = png_bytes(one.image) if isinstance(one.image, bytes) else 0
-            return prepare(image, self.config, part=one.part), max(image.width * image.height, unpacked // 4)
+        with self._small.turn(secrets.token_hex(), counted=False):
+            if isinstance(one.image, bytes) and is_small(one.image):
+                return self._prepared(one, limits)
+        with self._decoding.turn(secrets.token_hex(), counted=False):
+            return self._prepared(one, limits)
+
+    def _prepared(self, one: GivenImage, limits: ImageLimits) -> tuple[Picture, int]:
+        image = load_rgb(one.image, part=one.part, limits=limits)
+        unpacked = png_bytes(one.image) if isinstance(one.image, bytes) else 0
+        return prepare(image, self.config, part=one.part), max(image.width * image.height, unpacked // 4)
 
     @torch.inference_mode()
     def encode(self, picture: Picture) -> Float[Tensor, "tokens hidden"]:

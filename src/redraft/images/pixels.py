@@ -152,7 +152,9 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
 
 
 def is_small(data: bytes) -> bool:
-    """Whether an image is decoded in a moment, by what its head says; one that cannot be read is, too."""
+    """Whether an image is decoded in a moment, by what its head says; one that is refused, is, too."""
+    if complaint(data) or (data.startswith(b"GIF8") and len(data) > LIMITS.gif_bytes):
+        return True  # to open it may take minutes
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             pixels = image.width * image.height

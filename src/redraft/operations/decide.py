@@ -15,7 +15,6 @@ them (docs/deciding.md), and may be kept beside the checkpoint (`read_belief`).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,8 +166,14 @@ def form_size(engine: Core, form: Form, check: Callable[[], None]) -> int:
 
 def read_form(text: str) -> Form:
     """A form from a text with {{yes|no}} where an answer is to be read."""
-    parts = re.split(r"\{\{(.*?)\}\}", text, flags=re.DOTALL)
-    return [part.split("|") if i % 2 else part for i, part in enumerate(parts)]
+    found, rest = list[str | list[str]](), text
+    while True:
+        before, _, behind = rest.partition("{{")
+        inside, closed, behind = behind.partition("}}")
+        if not closed:
+            return [*found, rest]
+        found += [before, inside.split("|")]
+        rest = behind
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from redraft.tasks import Example, Task, stream_seed, task
 from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
 
-MOST_ROW_BYTES = 64 * 2**20
+MOST_ROW_BYTES, MOST_FILE_BYTES = 64 * 2**20, 2**28
 _MOST_SHOWN, _MOST_BAD = 5, 1000
 """Bad rows of a file that are shown, and that are counted."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -171,7 +171,7 @@ class GeneratorSource:
     def _rows(self, split: str, seed: int, count: int) -> Iterator[Sample]:
         try:
             rows = list(islice(self._function(split, seed), count))
-        except Exception as error:  # the user's own code can fail in any way
+        except (Exception, SystemExit) as error:  # the user's own code can fail in any way
             raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; correct the function") from None
         if len(rows) < count and split == "train":
             raise RecipeError(f"{self.name} gave {len(rows)} rows where {count} were asked for; it must not end")
@@ -224,6 +224,8 @@ def _passage(path: Path, rng: Random) -> Passage:
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise RecipeError(f"{path} has over {MOST_FILE_BYTES} bytes; cut it into several files")
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not readable text ({error}); move it elsewhere") from None
@@ -319,7 +321,7 @@ def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # as above
+    except (Exception, SystemExit) as error:  # as above
         raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import RedraftError, RequestError, RunError, WeightsError
-from redraft.files import alone
+from redraft.files import alone, is_free
 from redraft.weights.source import INDEX, SINGLE, TEXT_FILES, is_repository
 
 LAST = "config.json"
@@ -138,11 +138,11 @@ def _cleared(name: str) -> Iterator[None]:
 
     folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
     folder.mkdir(parents=True, exist_ok=True)
+    for half in folder.glob("blobs/*.incomplete") if is_free(folder) else ():
+        half.unlink(missing_ok=True)
     with ExitStack() as held:
         with suppress(RequestError):
             held.enter_context(alone(folder, folder))
-            for half in folder.glob("blobs/*.incomplete"):
-                half.unlink(missing_ok=True)
         yield
 
 

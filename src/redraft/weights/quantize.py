@@ -217,7 +217,7 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
             return {name: sums for name, sums in done.items() if (stage / name).is_file()}
     if strange := [one.name for one in stage.iterdir() if not _is_ours(one.name)]:
         raise WeightsError(f"{stage} holds {shown(strange)}, which this did not write; remove the folder")
-    for one in stage.iterdir():
+    for one in sorted(stage.iterdir(), key=lambda one: one.name == _PROGRESS):  # it goes last: a kill may come
         one.unlink()
     write_json(path, {"making": making, "done": {}})
     return {}

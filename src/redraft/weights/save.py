@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from redraft.config import OWN_FILE, GenerationConfig, ModelConfig, generation_json, model_json
-from redraft.errors import RequestError, RunError, WeightsError
-from redraft.files import alone, write_json
+from redraft.errors import RunError, WeightsError
+from redraft.files import alone, is_free, write_json
 from redraft.model.fused import FusedLayer
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
@@ -150,8 +150,9 @@ def _staged(folder: Path) -> Iterator[Path]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(f".{escape(folder.name)}.saving-*"):  # by a kill
-            with suppress(RequestError, OSError), alone(left, folder):
-                shutil.rmtree(left)
+            with suppress(OSError):
+                if all(map(_is_ours, left.iterdir())) and is_free(left):
+                    shutil.rmtree(left)
         stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.saving-", dir=folder.parent))
         with alone(stage, folder):
             yield stage
@@ -161,6 +162,12 @@ def _staged(folder: Path) -> Iterator[Path]:
     finally:
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file in a folder of this kind is one that a save writes, whole or not."""
+    name = path.name[1:].rpartition(".")[0] if path.name.startswith(".") else path.name
+    return name in ("config.json", "generation_config.json", OWN_FILE, INDEX) or path.match("model*.safetensors*")
 
 
 def _publish(stage: Path, folder: Path) -> None:

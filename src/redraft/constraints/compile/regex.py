@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import warnings
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.isolated import isolated
 from redraft.errors import ConstraintError
 
+warnings.filterwarnings("ignore", "Possible (nested )?set", FutureWarning)  # Python's word for a class of a stranger's
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": _ECMA_SPACE}
 _REFUSED = (
@@ -58,29 +61,36 @@ def whole_match(pattern: str, *, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
     return found
 
 
-def _closes_early(pattern: str) -> int | None:
-    """Where a bracket closes no group of the pattern's own; it would close the one that is put around it."""
-    depth, inside, i = 0, 0, 0
+def _outside_classes(pattern: str) -> Iterator[tuple[int, str]]:
+    """Each character outside of classes, or escape, and where it stands. In one walk: a pattern is a stranger's, and of
+    a regular expression for them it could ask any time."""
+    inside, i = 0, 0
     while i < len(pattern):
-        one = pattern[i]
-        if one == "\\":
-            i += 1
-        elif one == "[":
+        one = pattern[i : i + 2] if pattern[i] == "\\" else pattern[i]
+        if one == "[":
             inside += 1
-            i += 1 if pattern.startswith("^", i + 1) else 0
-            i += 1 if pattern.startswith("]", i + 1) else 0  # the first in a class is a character
+            i += pattern.startswith("^", i + 1)
+            i += pattern.startswith("]", i + 1)  # the first in a class is a character
         elif inside:
             inside -= one == "]"
-        elif one in "()":
-            depth += 1 if one == "(" else -1
-            if depth < 0:
-                return i
-        i += 1
+        else:
+            yield i, one
+        i += len(one)
+
+
+def _closes_early(pattern: str) -> int | None:
+    """Where a bracket closes no group of the pattern's own; it would close the one that is put around it."""
+    depth = 0
+    for at, one in _outside_classes(pattern):
+        depth += (one == "(") - (one == ")")
+        if depth < 0:
+            return at
     return None
 
 
 def irregular(pattern: str) -> str:
     """What a pattern has that no automaton can keep; an empty text if there is nothing."""
+    check_time()
     if (parts := _look_ahead(pattern)) is not None:
         return irregular(parts[1]) or irregular(parts[2])
     plain = re.sub(r"\\\\", "", pattern)
@@ -146,8 +156,7 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
 def _anchor(pattern: str) -> str:
     """What to do about an anchor, which the library takes for an end ahead of the text's; an empty text if there is
     none."""
-    bare = re.sub(r"\\\\|\[\^?\]?(?:\\.|[^\]])*\]", "", pattern)
-    found = re.search(r"(?<!\\)[$^]|\\[AzZ]", bare)
+    found = any(one in ("^", "$", r"\A", r"\z", r"\Z") for _, one in _outside_classes(pattern))
     return "the whole text has to match anyway: leave ^, $, \\A, \\z and \\Z out" if found else ""
 
 

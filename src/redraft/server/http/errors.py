@@ -48,7 +48,7 @@ SENT_AS: Mapping[str, Sequence[str]] = {
     "reasoning_effort": ("reasoning.effort", "chat_template_kwargs.enable_thinking"),
     "deadline_ms": ("t_max_predict_ms",),
     "entropy_bound": ("canvas.accept",),
-    "seed_canvas": ("pins", "given"),
+    "seed_canvas": ("pins", "given", "prediction"),
 }
 """A field: what else a client may have sent in its place."""
 

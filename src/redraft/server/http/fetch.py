@@ -110,6 +110,8 @@ class Fetcher:
                     raise RequestError(f"{part} is at {host}, which answered {said}; send the image as a data: URL")
                 for number, piece in enumerate(answer.iter_raw()):
                     data += piece
+                    if time.monotonic() - began >= self.seconds:  # the alarm shuts only what was open by then
+                        raise httpx2.ReadTimeout("slow")
                     if number > LEAST_PIECES and len(data) < number * LEAST_BYTES:
                         raise RequestError(
                             f"{part} is at {host} and comes in too small pieces; send the image as a data: URL"

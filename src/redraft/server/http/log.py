@@ -58,7 +58,8 @@ class LibraryLines(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log.write("library", {"name": record.name, "said": record.getMessage()[:500]})
+        with suppress(TypeError, ValueError):  # of a format that does not fit
+            self._log.write("library", {"name": record.name, "said": record.getMessage()[:500]})
 
 
 def as_json(line: Mapping[str, object]) -> str:

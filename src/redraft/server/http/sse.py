@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 Chunk = Mapping[str, Any]
 Chunks = AsyncGenerator[Chunk, None]
 DONE = b"data: [DONE]\n\n"
+AppStatus.enable_automatic_graceful_drain = False  # which ends streams without a word; the server's own end says why
 
 
 class EventStream(EventSourceResponse):
