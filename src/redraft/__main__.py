@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if unknown:
         arguments.parser.refuse_unknown(unknown)
-    if sys.stderr.isatty():
-        for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal gets back its cursor and its echo
+    if sys.stderr.isatty() or getattr(arguments, "check", None):
+        for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal gets back its cursor, and checking commands end
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, lambda given, _: sys.exit(128 + given))
     try:

@@ -225,10 +225,13 @@ class TestServe:
             with pytest.raises(urllib.error.HTTPError) as refused:
                 fleet.ask({"messages": [{"role": "user", "content": "a" * size}]})
             assert json.loads(refused.value.read())["error"]["code"] == code
-        tokens = json.dumps({"tokens": [6] * 800_000}).encode()  # a zero, which JSON writes as six characters
-        wanted = urllib.request.Request(fleet.url + "/detokenize", tokens, {"content-type": "application/json"})
+        body = {"prompt": ["ab" * 250] * 32, "echo": True, "logprobs": 20, "max_tokens": 1, "seed": 1}
+        headers = {"content-type": "application/json"}
+        wanted = urllib.request.Request(fleet.url + "/v1/completions", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(wanted, timeout=100) as reply:
-            assert json.loads(reply.read())["prompt"] == "\0" * 800_000
+            data = reply.read()
+        assert len(data) > 4 * 2**20
+        assert len(json.loads(data)["choices"]) == 32
 
     def test_a_client_who_leaves_ends_the_work_in_the_replica(self, fleet: Fleet) -> None:
         body = row(0) | {"stream": True, "max_tokens": 700, "min_tokens": 690}

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 46_400, TESTS: 32_560}
+WHOLE_WALLS = {SOURCE: 46_400, TESTS: 32_640}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,9 +18,9 @@ PART_WALLS = {
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_520,
-    "constraints": 6_415,
+    "constraints": 6_430,
     "tasks": 2_570,
-    "tune": 3_120,
+    "tune": 3_130,
     "measure": 2_760,
     "server": 6_250,
     "operations": 2_120,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.helpers import nano_copy, python, tiny_checkpoint
+from tests.helpers import beside, nano_copy, python, tiny_checkpoint
 
 from redraft import load
 from redraft.__main__ import main
@@ -21,12 +23,16 @@ from redraft.cli.player import lines
 from redraft.cli.rows import answer_rows
 from redraft.config import GenerationConfig
 from redraft.constraints.compile.grammar import read_grammar
-from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.regex import _branches, whole_match
 from redraft.constraints.compile.template import read_template
+from redraft.constraints.validation import check_readable
+from redraft.engine import dial, knee
 from redraft.engine.request import Options
-from redraft.errors import ConfigError, ConstraintError, RecipeError, RequestError, RunError, TextError
+from redraft.errors import ConfigError, ConstraintError, RecipeError, RecordError, RequestError, RunError, TextError
 from redraft.files import alone
 from redraft.measure.evals import compared, evaluate_rows
+from redraft.measure.record import read_record
+from redraft.operations.decide import read_form
 from redraft.operations.questions import Question, decide_questions
 from redraft.template import ChatTemplate
 from redraft.trace.lines import Begun, Drafted, Settled
@@ -34,6 +40,7 @@ from redraft.trace.recording import Recording
 from redraft.tune.data import Feed
 from redraft.tune.recipe import read_recipe
 from redraft.tune.sources import RowsSource, parse_row
+from redraft.tune.train import train
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
 
@@ -87,7 +94,8 @@ def test_frames_of_a_trace_share_the_text_before_them() -> None:
     for step in (1, 2, 3):
         drafted = {"positions": [0], "tokens": ["x"], "ids": [step]} | values
         recording.take(Drafted(index=0, ms=0, block=1, step=step, width=1, end=None, **drafted))
-    assert len({id(frame.before) for frame in recording.frames}) == 1
+    assert all(frame.blocks is recording.blocks for frame in recording.frames)
+    assert recording.frames[-1].before == "a" * 1000
 
 
 def test_a_conversation_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,3 +381,84 @@ def test_names_that_steer_a_terminal_are_tamed_by_inspect(tmp_path: Path, capsys
     (folder / "config.json").write_text(json.dumps(config | {"\x1b]0;owned\x07": 1}))
     assert main(["inspect", str(folder)]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_run_that_does_not_begin_takes_nothing_of_others_with_it(tmp_path: Path) -> None:
+    """It removed the folder that it had made, and all that others had put there meanwhile."""
+    (tmp_path / "rows.py").write_text(
+        f"import pathlib\ndef rows(split, seed):\n    pathlib.Path({str(tmp_path)!r}, 'runs', 'mine.txt').touch()\n"
+        "    raise ValueError('no')\n"
+    )
+    path = tmp_path / "recipe.toml"
+    data = f'generators = {{ "{tmp_path}/rows.py:rows" = 1.0 }}'
+    path.write_text(f'name = "x"\nstart = "nano-sudoku"\n[data]\n{data}\n[train]\nsteps = 1\nbatch_size = 1\n')
+    with pytest.raises(RecipeError, match="failed: ValueError: no"):
+        train(read_recipe(path), tmp_path / "runs" / "a")
+    assert [one.name for one in (tmp_path / "runs").iterdir()] == ["mine.txt"]
+
+
+def test_a_checkpoint_that_no_run_made_is_not_trained_over(tmp_path: Path) -> None:
+    path, folder = tmp_path / "recipe.toml", nano_copy(tmp_path / "nano")
+    data = "tasks = { records = 1.0 }"
+    path.write_text(f'name = "x"\nstart = "nano-sudoku"\n[data]\n{data}\n[train]\nsteps = 1\nbatch_size = 1\n')
+    before = {one.name: one.read_bytes() for one in folder.iterdir()}
+    with pytest.raises(RecipeError, match="holds a checkpoint that no run made there"):
+        train(read_recipe(path), folder)
+    assert {one.name: one.read_bytes() for one in folder.iterdir()} == before
+
+
+def test_saving_removes_no_weights_but_an_earlier_saves(tmp_path: Path) -> None:
+    tiny_checkpoint(tiny := tmp_path / "tiny")
+    for name in ("model-mine.safetensors", "model-00001-of-00002.safetensors"):
+        (tiny / name).touch()
+    (tiny / "model-00001-of-00002.safetensors").unlink()
+    save_model(load_model(tiny)[0], tiny, generation=GenerationConfig())
+    assert (tiny / "model-mine.safetensors").exists()
+
+
+@pytest.mark.parametrize("deep", [10**5])
+def test_files_that_nest_too_deep_are_damaged_ones(deep: int, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text("[" * deep)
+    with pytest.raises(RecordError, match="is not a benchmark record"):
+        read_record(path)
+    with pytest.raises(ValueError, match="nests too deep"):
+        knee._read(path)
+    with pytest.raises(RequestError, match="is no table of settings"):
+        dial._read(path, 0, "")
+
+
+def test_a_long_class_of_a_pattern_takes_as_long_as_it_is_long() -> None:
+    began = time.monotonic()
+    _branches("[" + "a-" * 31_000 + "]")
+    assert time.monotonic() - began < SOON_SEC
+
+
+@pytest.mark.parametrize("pattern", ["|".join([r"\w"] * 4000), "|".join([r"\w{20}"] * 2000), "(?i)" + r"\pL" * 9000])
+def test_a_long_pattern_is_read_by_a_process_of_its_own(pattern: str) -> None:
+    """The library held Python's lock for as long as it read it: nobody was answered, and no signal ended that."""
+    gaps, last, stop = list[float](), [time.monotonic()], threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.01):
+            gaps.append(time.monotonic() - last[0])
+            last[0] = time.monotonic()
+
+    with beside(tick):
+        with suppress(ConstraintError):
+            check_readable({"type": "integer", "pattern": pattern})
+        stop.set()
+    assert max(gaps) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("a{{x|y}}b", ["a", ["x", "y"], "b"]),
+        ("{{a", ["{{a"]),
+        ("{{{a}}}", ["", ["{a"], "}"]),
+        ("}}{{|}}", ["}}", ["", ""], ""]),
+    ],
+)
+def test_forms_are_cut_at_their_slots(text: str, form: list[object]) -> None:
+    assert read_form(text) == form

@@ -78,16 +78,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     set_up(arguments.threads)
     found = []
-    for record in _measure(arguments):
-        found.append(msgspec.to_builtins(record))
-        if arguments.record:
-            write_record(record, arguments.record)
-        if arguments.record_dir:
-            write_record(record, arguments.record_dir / f"{record.name}.json")
-        if not arguments.json:
-            print(record, flush=True)
-    if arguments.json:
-        print_json(found[0] if len(found) == 1 else found)
+    try:
+        for record in _measure(arguments):
+            found.append(msgspec.to_builtins(record))
+            if not arguments.json:
+                print(record, flush=True)
+            if arguments.record:
+                write_record(record, arguments.record)
+            if arguments.record_dir:
+                write_record(record, arguments.record_dir / f"{record.name}.json")
+    finally:  # what was measured is printed, even if it cannot be kept
+        if arguments.json and found:
+            print_json(found[0] if len(found) == 1 else found)
     return 0
 
 

@@ -93,10 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
         for one in chosen
         for pin in ((False, True) if arguments.pin else (False,))
     ]
+    _show(found, as_json=arguments.json)
     if arguments.record:
         taken = record(found, model=arguments.model, **how, options=options, pin=arguments.pin)
         write_record(taken, arguments.record)
-    _show(found, as_json=arguments.json)
     return 0
 
 

@@ -46,6 +46,8 @@ MOST_LEVELS = 200
 """Levels of lists and objects in a schema."""
 MOST_PARTS, MOST_PATTERNS, MOST_MATCHES = 5000, 16, 200
 """Of a schema by which a value is judged right here: parts, patterns, and those times the texts in the value."""
+PATTERN_CHARS = 125
+"""A pattern of more counts as one more for each."""
 _REGEX = {"backtrack_limit": 10_000, "size_limit": 1 << 20, "dfa_size_limit": 1 << 20}
 """Of one pattern: steps back in one match, and bytes. Of the 2,590 patterns in MaskBench one is larger."""
 JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 2.0, 0.5, 1 << 29
@@ -190,8 +192,7 @@ def _cost(schema: Any) -> tuple[int, int]:
         node = stack.pop()
         count += 1
         if isinstance(node, dict):
-            patterns += isinstance(node.get("pattern"), str) + (MOST_PATTERNS + 1) * (node.get("format") == "regex")
-            patterns += len(by) if isinstance(by := node.get("patternProperties"), dict) else 0
+            patterns += _expressions(node)
         if isinstance(node, list):
             stack += [inner for inner in node if isinstance(inner, dict | list)]
         elif isinstance(node, dict):
@@ -204,6 +205,15 @@ def _cost(schema: Any) -> tuple[int, int]:
                 elif key not in ("$defs", "definitions") and isinstance(inner, dict | list):
                     stack.append(inner)
     return count, patterns
+
+
+def _expressions(part: dict[str, Any]) -> int:
+    """How many expressions one part of a schema has. A long one counts as several, and a format of expressions as too
+    many: to read one takes the library as long as it is long, and more, and it holds Python's lock."""
+    named = part.get("patternProperties")
+    found = [part.get("pattern"), *(named if isinstance(named, dict) else ())]
+    count = sum(1 + len(one) // PATTERN_CHARS for one in found if isinstance(one, str))
+    return count + (MOST_PATTERNS + 1) * (part.get("format") == "regex")
 
 
 def _pointed(schema: Any, reference: str) -> Any:
@@ -233,8 +243,7 @@ def _patterns(schema: Any) -> int:
     while stack:
         node = stack.pop()
         if isinstance(node, dict):
-            count += isinstance(node.get("pattern"), str) + (MOST_PATTERNS + 1) * (node.get("format") == "regex")
-            count += len(by) if isinstance(by := node.get("patternProperties"), dict) else 0
+            count += _expressions(node)
         if isinstance(node, dict | list):
             stack += node.values() if isinstance(node, dict) else node
     return count

@@ -170,7 +170,7 @@ def _read(path: Path, _stamp: int, remedy: str) -> Dial:
     try:
         dial = msgspec.json.decode(read_small(path), type=Dial)
         dial.check()
-    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         said = error.strerror if isinstance(error, OSError) else error  # without the path
         raise RequestError(f"{path.name} is no table of settings ({said}); {remedy}") from None
     return dial

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from redraft.errors import RunError
-from redraft.files import write_whole
+from redraft.files import read_small, write_whole
 from redraft.home import cache_folder
 
 
@@ -65,7 +65,9 @@ def write_knee(key: str, rows: int) -> Path:
 def _read(path: Path) -> dict[str, int]:
     """Every kept knee. Raises ValueError for a file that holds something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path))
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
     except (FileNotFoundError, NotADirectoryError):  # nor is there a folder where nothing can be kept
         return {}
     if not isinstance(found, dict) or not all(type(rows) is int and rows > 0 for rows in found.values()):

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from redraft.errors import RecordError, RunError
-from redraft.files import write_whole
+from redraft.files import read_small, write_whole
 
 Progress = Callable[[str, int, int], None]
 """Receives, while a record is taken, what is counted, how many are done, and of how many."""
@@ -93,10 +93,10 @@ def check_place(path: Path) -> None:
 def read_record(path: Path) -> Record:
     """Read one. Raises RecordError if it is absent or is not a record."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(read_small(path), type=Record)
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not a benchmark record: {error}") from None
 
 

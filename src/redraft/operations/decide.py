@@ -102,7 +102,7 @@ def read_belief(engine: Core) -> Belief | None:
         return None
     try:
         found = msgspec.json.decode(read_small(engine.folder / BELIEF), type=Belief)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
     ours = found.checkpoint == known_fingerprint(engine.folder)
     return found if ours and 0 < found.temperature < math.inf else None
@@ -166,14 +166,11 @@ def form_size(engine: Core, form: Form, check: Callable[[], None]) -> int:
 
 def read_form(text: str) -> Form:
     """A form from a text with {{yes|no}} where an answer is to be read."""
-    found, rest = list[str | list[str]](), text
-    while True:
-        before, _, behind = rest.partition("{{")
-        inside, closed, behind = behind.partition("}}")
-        if not closed:
-            return [*found, rest]
-        found += [before, inside.split("|")]
-        rest = behind
+    found, at = list[str | list[str]](), 0
+    while (opened := text.find("{{", at)) >= 0 and (closed := text.find("}}", opened + 2)) >= 0:
+        found += [text[at:opened], text[opened + 2 : closed].split("|")]
+        at = closed + 2
+    return [*found, text[at:]]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled, Taken
@@ -9,7 +10,7 @@ from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled, Ta
 
 @dataclass(frozen=True)
 class Frame:
-    """A whole canvas after a step, and the text of the blocks `before` it.
+    """A whole canvas after a step, behind some blocks, of which there were `count` then.
 
     `changed` marks positions that differ from the previous frame, if that was of the same canvas.
     """
@@ -18,7 +19,14 @@ class Frame:
     tokens: tuple[str, ...]
     ids: tuple[int, ...]
     changed: tuple[bool, ...]
-    before: str
+    blocks: Sequence[Settled]
+    count: int
+
+    @property
+    def before(self) -> str:
+        """The text of the blocks before it. Put together anew each time: frames may be very many."""
+        earlier = (block for block in self.blocks[: self.count] if block.block < self.drafted.block)
+        return "".join("".join(block.pieces) for block in earlier)
 
     @property
     def end(self) -> int:
@@ -47,8 +55,6 @@ class Recording:
     blocks: list[Settled] = field(default_factory=list)
     ended: Ended | None = None
     taken: bool = False
-    # The text of the blocks before one, which all frames of that one share.
-    _texts: dict[tuple[int, int], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def finish(self) -> str:
@@ -85,11 +91,7 @@ class Recording:
             tokens[at], ids[at] = token, number
         past = () if last is None else last.ids
         changed = tuple(at < len(past) and number != past[at] for at, number in enumerate(ids))
-        key = len(self.blocks), line.block
-        if key not in self._texts:
-            earlier = (piece for block in self.blocks if block.block < line.block for piece in block.pieces)
-            self._texts[key] = "".join(earlier)
-        return Frame(line, tuple(tokens), tuple(ids), changed, self._texts[key])
+        return Frame(line, tuple(tokens), tuple(ids), changed, self.blocks, len(self.blocks))
 
 
 def first_apart(one: Recording, other: Recording) -> tuple[int, list[int]] | None:

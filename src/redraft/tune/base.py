@@ -96,6 +96,10 @@ class Base:
         save_model(model, out, generation=self.generation, vision=vision)
 
 
+STARTED = (*TEXT_FILES, "special_tokens_map.json")
+"""Files of a folder that a run begins with."""
+
+
 def read_base(recipe: Recipe, out: Path) -> Base:
     """What a recipe starts from; writes its tokenizer files into `out`.
 
@@ -106,7 +110,7 @@ def read_base(recipe: Recipe, out: Path) -> Base:
         found = read_config(folder)
         if recipe.sampling is not None:
             found = CheckpointConfig(found.model, generation_config(recipe))
-        copy_files((*TEXT_FILES, "special_tokens_map.json"), folder, out)
+        copy_files(STARTED, folder, out)
         return Base(recipe, found, read_text(folder, found), folder)
     assert recipe.model is not None, "read_recipe refuses a recipe with neither"
     write_tokenizer(out, recipe.model.vocabulary)

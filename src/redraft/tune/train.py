@@ -10,9 +10,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from shutil import rmtree
 from tempfile import TemporaryDirectory
 
 import msgspec
@@ -21,7 +20,7 @@ import torch
 from redraft.errors import RecipeError, RedraftError, RequestError, RunError
 from redraft.files import alone
 from redraft.model.gemma import DiffusionGemma
-from redraft.tune.base import Base, read_base
+from redraft.tune.base import STARTED, Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, corrupt, losses
@@ -50,7 +49,9 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
-    new = next((folder for folder in (*reversed(out.parents), out) if not folder.exists()), None)
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
+    if (out / "config.json").exists() and not (out / LOG).exists():
+        raise RecipeError(f"{out} holds a checkpoint that no run made there; give another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,8 +61,8 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
             _run(recipe, out, Path(mine), progress, world)
     except RedraftError as error:
         another = isinstance(error, RequestError)  # program has just made the same folder
-        if new is not None and not another and not (out / LOG).exists():  # no step began: the folders made for it go
-            rmtree(new, ignore_errors=True)
+        if new and not another and not ((out / LOG).exists() and (out / LOG).stat().st_size):
+            _take_back(out, new)  # no step began
         raise
     except OSError as error:
         raise RunError(
@@ -75,6 +76,16 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
             " the run continues behind its last saved state"
         ) from None
     return out
+
+
+def _take_back(out: Path, new: Sequence[Path]) -> None:
+    """Remove the files that a run makes before its first step, and the new folders if nothing else is in them."""
+    for name in (*STARTED, LOG):
+        with suppress(OSError):
+            (out / name).unlink()
+    for folder in new:
+        with suppress(OSError):  # others may have put something there
+            folder.rmdir()
 
 
 def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World) -> None:

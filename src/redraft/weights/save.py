@@ -8,6 +8,7 @@ folder that cannot be loaded: an index never has shards of two saves. Peak memor
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from redraft.weights.shards import split
 from redraft.weights.source import INDEX, WeightSource
 
 _SHARD_BYTES = 5_000_000_000
+_SAVED = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+"""How files of weights are named here."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def _staged(folder: Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(f".{escape(folder.name)}.saving-*"):  # by a kill
             with suppress(OSError):
-                if all(map(_is_ours, left.iterdir())) and is_free(left):
+                if (names := list(left.iterdir())) and all(map(_is_ours, names)) and is_free(left):
                     shutil.rmtree(left)
         stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.saving-", dir=folder.parent))
         with alone(stage, folder):
@@ -181,5 +184,5 @@ def _publish(stage: Path, folder: Path) -> None:
         (stage / name).chmod(mode)
         os.replace(stage / name, folder / name)
     for path in folder.glob("model*.safetensors"):
-        if path.name not in written:
+        if path.name not in written and _SAVED.fullmatch(path.name):
             path.unlink(missing_ok=True)

@@ -100,7 +100,7 @@ def irregular(pattern: str) -> str:
 def ecma_search(pattern: str) -> Dfa:
     """Strings in which an ECMA 262 pattern matches somewhere, as JSON Schema's `pattern` means it."""
     if what := irregular(pattern):
-        raise OutOfReachError(f"pattern {pattern!r} has {what}, which no automaton can keep; write it without")
+        raise OutOfReachError(f"pattern {pattern!r:.200} has {what}, which no automaton can keep; write it without")
     if (parts := _look_ahead(pattern)) is not None:
         sign, ahead, rest = parts
         branches = (branch if branch[:1] == ["^"] else ["^", *branch] for branch in _branches(ahead))
@@ -160,8 +160,15 @@ def _anchor(pattern: str) -> str:
     return "the whole text has to match anyway: leave ^, $, \\A, \\z and \\Z out" if found else ""
 
 
+MOST_NAMED = 500
+"""Characters of a pattern whose mistake is named."""
+
+
 def _misspelt(pattern: str) -> str | None:
-    """What Python finds wrong with how a pattern is written, and where; the library says only that something is."""
+    """What Python finds wrong with how a short pattern is written, and where; the library says only that something is.
+    Python takes milliseconds for some classes."""
+    if len(pattern) > MOST_NAMED:
+        return None
     try:
         re.compile(pattern)
     except re.error as error:
@@ -239,10 +246,14 @@ def _branches(pattern: str) -> list[list[str]]:
     found: list[list[str]] = [[]]
     depth, inside = 0, False
     for token in _TOKEN.findall(pattern):
+        check_time()
         if inside:
             inside = token != "]"
-            if token == "-" and re.search(r"(?<!\\)-$", found[-1][-1]):  # Rust takes away what follows
-                raise OutOfReachError(rf"pattern {pattern!r} has -- in a class, which is read in two ways; write \-")
+            before = found[-1][-1]
+            if token == "-" and before.endswith("-") and not before.endswith(r"\-"):  # Rust takes away what follows
+                raise OutOfReachError(
+                    rf"pattern {pattern!r:.200} has -- in a class, which is read in two ways; write \-"
+                )
             found[-1][-1] += _in_class(token)
             continue
         depth += token.startswith("(") - (token == ")")
@@ -260,7 +271,7 @@ def _anchored(tokens: list[str], pattern: str) -> str:
     body = tokens[begins : len(tokens) - ends]
     if {"^", "$"} & set(body):
         raise OutOfReachError(
-            f"pattern {pattern!r} has ^ or $ inside it; an anchor can only begin or end a whole alternative"
+            f"pattern {pattern!r:.200} has ^ or $ inside it; an anchor can only begin or end a whole alternative"
         )
     return ("" if begins else "(?s:.*)") + "(?:" + "".join(body) + ")" + ("" if ends else "(?s:.*)")
 
