@@ -59,6 +59,11 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def final_name(name: str) -> str:
+    """The name that a file will have which `write_whole` is writing; of any other file its own."""
+    return name[1:].rpartition(".")[0] if name.startswith(".") else name
+
+
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Write a JSON object, indented, as `write_whole` does."""
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -120,15 +120,7 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
     if isinstance(given, Image.Image):
         return _decode(given, part, limits)
     data = given if isinstance(given, bytes) else _read_file(given, part, limits)
-    if len(data) > limits.num_bytes:
-        raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
-    if said := complaint(data):
-        raise RequestError(f"{part} {said}")
-    if data.startswith(b"GIF8") and len(data) > limits.gif_bytes:
-        raise RequestError(f"{part} is a GIF of {len(data)} bytes; at most {limits.gif_bytes}, so save it as PNG")
-    width, height = webp_size(data)
-    if width * height > (most := min(limits.num_pixels, limits.webp_pixels)):
-        raise RequestError(f"{part} is a WebP image of {width}x{height}; at most {most} pixels, so make it smaller")
+    _check_unopened(data, part, limits)
     try:
         image = Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -151,11 +143,23 @@ def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIM
         return _decode(image, part, limits)
 
 
+def _check_unopened(data: bytes, part: str, limits: ImageLimits) -> None:
+    """Raise RequestError for what is refused by its bytes alone: to open it may take minutes, or much memory."""
+    if len(data) > limits.num_bytes:
+        raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
+    if said := complaint(data):
+        raise RequestError(f"{part} {said}")
+    if data.startswith(b"GIF8") and len(data) > limits.gif_bytes:
+        raise RequestError(f"{part} is a GIF of {len(data)} bytes; at most {limits.gif_bytes}, so save it as PNG")
+    width, height = webp_size(data)
+    if width * height > (most := min(limits.num_pixels, limits.webp_pixels)):
+        raise RequestError(f"{part} is a WebP image of {width}x{height}; at most {most} pixels, so make it smaller")
+
+
 def is_small(data: bytes) -> bool:
     """Whether an image is decoded in a moment, by what its head says; one that is refused, is, too."""
-    if complaint(data) or (data.startswith(b"GIF8") and len(data) > LIMITS.gif_bytes):
-        return True  # to open it may take minutes
     try:
+        _check_unopened(data, "", LIMITS)
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             pixels = image.width * image.height
     except Exception:  # as above; who loads it says what is wrong

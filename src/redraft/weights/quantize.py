@@ -21,7 +21,7 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
-from redraft.files import alone, copy_files, write_json
+from redraft.files import alone, copy_files, final_name, write_json
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -225,9 +225,8 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
 
 def _is_ours(name: str) -> bool:
     """Whether a file is one that this writes, whole or not: what else lies there is somebody's."""
-    bare = name[1:].rpartition(".")[0] if name.startswith(".") else name
     known = (_PROGRESS, REPORT, INDEX, "config.json", *_CARRIED)
-    return bare in known or (bare.startswith("model") and bare.endswith((".safetensors", ".part")))
+    return final_name(name) in known or (name.startswith("model") and name.endswith((".safetensors", ".part")))
 
 
 def _write_all(

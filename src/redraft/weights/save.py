@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from redraft.config import OWN_FILE, GenerationConfig, ModelConfig, generation_json, model_json
 from redraft.errors import RunError, WeightsError
-from redraft.files import alone, is_free, write_json
+from redraft.files import alone, final_name, is_free, write_json
 from redraft.model.fused import FusedLayer
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
@@ -169,8 +169,8 @@ def _staged(folder: Path) -> Iterator[Path]:
 
 def _is_ours(path: Path) -> bool:
     """Whether a file in a folder of this kind is one that a save writes, whole or not."""
-    name = path.name[1:].rpartition(".")[0] if path.name.startswith(".") else path.name
-    return name in ("config.json", "generation_config.json", OWN_FILE, INDEX) or path.match("model*.safetensors*")
+    known = ("config.json", "generation_config.json", OWN_FILE, INDEX)
+    return final_name(path.name) in known or _SAVED.fullmatch(path.name) is not None
 
 
 def _publish(stage: Path, folder: Path) -> None:
