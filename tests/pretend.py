@@ -154,6 +154,8 @@ class Device(TorchDispatchMode):
         kwargs.pop("pin_memory", None)  # which a machine without a GPU refuses
         target = kwargs.get("device")
         there = target is not None and torch.device(target).type == "cuda"
+        if func is _aten._pin_memory.default:
+            return args[0].clone()
         if not ours and not there:
             return func(*args, **kwargs)
         self._look(func, args, flat, ours, kwargs, there=there)
@@ -351,6 +353,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
     from redraft.model.gpu import attention, classes, dense, experts, head, layer, messages, norm, rounding
+    from redraft.tune import fused_kernels
 
     for module, names in (
         (attention, ["_attend"]),
@@ -362,6 +365,8 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (norm, ["_norm"]),
         (messages, ["_walk", "_back"]),
         (classes, ["_tile", "_shift"]),
+        (fused_kernels, [name + back for name in ("norm", "heads", "gather", "softmax") for back in ("", "_back")]),
+        (fused_kernels, [name + back for name in ("after", "route", "gated", "joined") for back in ("", "_back")]),
     ):
         for name in names:
             patch.setattr(module, name, Launch(getattr(module, name), device))

@@ -22,6 +22,7 @@ from redraft.engine.settings import LoopConfig
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
 from redraft.operations.engine import Engine
+from redraft.tune import fused
 from redraft.tune import train as training
 from redraft.tune.objective import Batch
 from redraft.tune.recipe import Recipe, read_recipe
@@ -95,6 +96,7 @@ def test_training_leaves_nothing_on_the_host(device: Device, tmp_path: Path, mon
     real = training.train_step
     monkeypatch.setattr(training, "train_step", step)
     monkeypatch.setattr(torch.Tensor, "backward", backward)
+    monkeypatch.setattr(fused, "fuse_checked", lambda model, bfloat16: fused.fuse(model))
     (tmp_path / "recipe.toml").write_text(RECIPE)
     waits: list[int] = []
 

@@ -743,7 +743,7 @@ def test_losses_are_split_by_noise_and_by_what_was_corrupted() -> None:
     each = torch.tensor([[1.0, 2.0, math.nan], [4.0, 8.0, 3.0], [16.0, 2.0, math.inf]], requires_grad=True)
     none = torch.zeros(3, dtype=torch.int64)
     batch = Batch(none[None], none[None] > 0, none[None], none, none, none, target, pinned, none)
-    split = trainer.Split()
+    split = trainer.Split(torch.device("cpu"))
     for _ in range(2):
         split.add(
             batch, Corruption(seen, torch.tensor([0.1, 0.5, 0.9999]), none > 0), Losses(each.sum(), None, each, seen)

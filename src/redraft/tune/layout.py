@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from redraft.tune.images import Shown
-from redraft.tune.objective import Batch
+from redraft.tune.objective import ALIGNED, Batch
 
 WIDTH_STEP = 16
 LENGTH_STEP = 64  # sequences that differ by less share a batch
@@ -71,7 +71,7 @@ def pack(
     `draws` repeats every canvas. `most_rows` bounds the token rows of a batch, unless a single row has more. With
     `pack_tokens` sequences share lines of that many tokens. Lengths are rounded up to `length_step` tokens, and
     sequences of one rounded length share a batch. So do groups that differ, two by two, while each time at most
-    `merge_rows` token rows of padding come of it.
+    `merge_rows` token rows of padding come of it; lines are then of ALIGNED tokens, for a GPU's products.
     """
     groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
@@ -80,7 +80,7 @@ def pack(
     batches = []
     for group in _merged(list(groups.values()), draws, merge_rows):
         for part in _parts(group, draws, most_rows):
-            batches.append(_batch(_lines(part, pack_tokens), pad).repeated(draws))
+            batches.append(_batch(_lines(part, pack_tokens), pad, ALIGNED if merge_rows else 1).repeated(draws))
     return batches
 
 
@@ -140,8 +140,9 @@ def _lines(rows: Sequence[Row], pack_tokens: int) -> list[list[Row]]:
     return lines
 
 
-def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
-    longest = max(sum(len(row.clean) for row in line) for line in lines)
+def _batch(lines: Sequence[Sequence[Row]], pad: int, step: int) -> Batch:
+    """One batch, whose lines have a multiple of `step` tokens."""
+    longest = -(-max(sum(len(row.clean) for row in line) for line in lines) // step) * step
     clean, scored, first, placed, images = [], [], [], [], list[Shown]()
     for i, line in enumerate(lines):
         tokens: list[int] = []

@@ -32,6 +32,7 @@ from redraft.tune.context import CanvasContext, CleanContext
 from redraft.tune.images import Shown, inserted
 from redraft.tune.recipe import ObjectiveRecipe
 
+ALIGNED = 16  # tokens: products of a GPU are fast where sizes are multiples of this
 EPSILON = 1e-4
 _COOLEST, _WARMEST = 0.4, 0.8  # the released sampler's temperatures
 _BOUND = 0.1  # nats, the released sampler's entropy bound
@@ -49,6 +50,8 @@ class Batch:
     content   positions up to and including the first end token; at least 1
     live      positions of each canvas that are there, if not all are: the rest is padding, pinned, and seen by none
     images    pictures whose soft tokens stand in the clean sequences
+    places    numbers of the scored tokens, line after line, where they are known
+    reach     a token of a line from which on no canvas sees any, where it is known
     """
 
     clean: Int[Tensor, "batch tokens"]
@@ -62,6 +65,8 @@ class Batch:
     content: Int[Tensor, "canvases"]
     live: Int[Tensor, "canvases"] | None = None
     images: tuple[Shown, ...] = ()
+    places: Int[Tensor, "places"] | None = None
+    reach: int | None = None
 
     @property
     def weight(self) -> Float[Tensor, "canvases"]:
@@ -69,9 +74,19 @@ class Batch:
         return (~self.pinned).sum(1).float().sqrt()
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
-        moved: dict[str, Any] = {name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)}
-        return replace(self, **moved)
+        """The same on a device. What else a forward asks of a batch is asked here, where nobody waits for a GPU."""
+        reach = max(self.start.tolist(), default=0)
+        if device.type != "cpu":
+            reach = min(-(-reach // ALIGNED) * ALIGNED, self.clean.shape[1])
+        whole = replace(self, places=self.found_places(), reach=reach)
+        moved: dict[str, Any] = {name: sent(one, device) for name, one in vars(whole).items() if isinstance(one, Tensor)}
+        return replace(whole, **moved)
+
+    def found_places(self) -> Int[Tensor, "places"]:
+        """Numbers of the scored tokens, line after line; the first of a line follows nothing."""
+        if self.places is not None:
+            return self.places
+        return F.pad(self.scored[:, 1:], (1, 0)).flatten().nonzero().flatten()
 
     def repeated(self, times: int) -> Batch:
         """Every canvas `times` times, for that many corruptions after one clean pass."""
@@ -107,21 +122,32 @@ class Roll:
 class Corruption:
     """The random choices of one training step: the tokens of the canvases, and which canvases condition on a guess.
 
-    Canvases that take steps of the sampler are conditioned on the distribution of the last step.
+    Canvases that take steps of the sampler are conditioned on the distribution of the last step. `guessed` are, for
+    each forward without a gradient, the canvases that take part in it, where they are known.
     """
 
     canvas: Int[Tensor, "canvases canvas"]
     level: Float[Tensor, "canvases"]
     conditioned: Bool[Tensor, "canvases"]
     roll: Roll | None = None
+    guessed: tuple[Int[Tensor, "some"], ...] | None = None
 
     def to(self, device: torch.device) -> Corruption:
         """The same on a device: the numbers are drawn on the CPU, so that every device trains alike."""
-        moved = {name: getattr(self, name).to(device) for name in ("canvas", "level", "conditioned")}
-        roll = self.roll
+        moved = {name: sent(getattr(self, name), device) for name in ("canvas", "level", "conditioned")}
+        roll, guessed = self.roll, tuple(sent(one, device) for one in self.turns())
         if roll is not None:
-            roll = Roll(*(getattr(roll, name).to(device) for name in roll.__dataclass_fields__))
-        return Corruption(**moved, roll=roll)
+            roll = Roll(*(sent(getattr(roll, name), device) for name in roll.__dataclass_fields__))
+        return Corruption(**moved, roll=roll, guessed=guessed)
+
+    def turns(self) -> tuple[Int[Tensor, "some"], ...]:
+        """The canvases of each forward without a gradient: those with a guess, then those with steps left."""
+        if self.guessed is not None:
+            return self.guessed
+        most = 0 if self.roll is None or not len(self.roll.steps) else int(self.roll.steps.max())
+        later = [(self.roll.steps > turn).nonzero().flatten() for turn in range(1, most)] if self.roll else []
+        first = self.conditioned.nonzero().flatten()
+        return (first, *later) if len(first) else ()
 
     def some(self, chosen: Int[Tensor, "some"]) -> Corruption:
         """The choices of some canvases."""
@@ -151,6 +177,11 @@ class Losses:
 
 
 REFERENCE = ObjectiveRecipe()
+
+
+def sent(x: Tensor, device: torch.device) -> Tensor:
+    """The same on a device; its copy to a GPU takes place behind what the GPU does, and the host goes on."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
 def corrupt(batch: Batch, vocab: int, generator: torch.Generator, objective: ObjectiveRecipe = REFERENCE) -> Corruption:
@@ -197,13 +228,14 @@ def losses(
     spans = [(one.line, one.start, one.stop) for one in batch.images]
     clean = CleanContext(model.config, batch.clean, batch.first, spans, model.image_attention)
     clean.inserted = inserted(model, batch.images, batch.clean.shape[1])
-    hidden = model(batch.clean.flatten(), None, clean).view(*batch.clean.shape, -1)
-    scored = batch.scored[:, 1:]
-    encode = F.cross_entropy(model.logits(hidden[:, :-1][scored]), batch.clean[:, 1:][scored], reduction="sum")
-    encode = encode / scored.sum().clamp_min(1)
+    hidden, places = model(batch.clean.flatten(), None, clean), batch.found_places()
+    told = batch.clean.flatten()[places]
+    encode = F.cross_entropy(model.logits(hidden.index_select(0, places - 1)), told, reduction="sum")
+    encode = encode / max(1, len(places))
     if corruption is None or not len(batch.target):
         return Losses(encode, None)
-    context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1], batch.live)
+    width = batch.target.shape[1]
+    context = CanvasContext(clean, batch.owner, batch.origin, batch.start, width, batch.live, batch.reach)
     seen, soft = _guess(model, context, batch, corruption)
     logits = _canvas_logits(model, context, seen, soft)
     if objective.leave_one_out:
@@ -244,9 +276,8 @@ def _guess(
     """The canvases to denoise and their soft embeddings, exactly zero where there is no guess."""
     shape = (*corruption.canvas.shape, model.config.hidden_size)
     seen, soft = corruption.canvas, torch.zeros(shape, dtype=model.dtype, device=model.device)
-    roll, going, turn = corruption.roll, corruption.conditioned, 0
-    while going.any():
-        chosen = going.nonzero().flatten()
+    roll = corruption.roll
+    for turn, chosen in enumerate(corruption.turns()):
         logits = _canvas_logits(model, context.some(chosen), seen[chosen], soft[chosen] if turn else None)
         if roll is not None:
             temperature = torch.where(roll.steps > turn, roll.temperature[turn], 1.0)[chosen]
@@ -259,8 +290,6 @@ def _guess(
             break
         seen = seen.clone()
         seen[chosen] = _rolled(seen[chosen], probabilities, batch.pinned[chosen], roll, chosen, turn)
-        turn += 1
-        going = roll.steps > turn
     return seen, soft
 
 

@@ -10,6 +10,7 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,11 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) ->
     spread(model, world)
     if recipe.train.compile is True:
         compile_parts(model)
+    elif world.device.type == "cuda" and world.count == 1 and not recipe.train.recompute:
+        from redraft.tune.fused import fuse_checked  # only where there is a GPU
+
+        if (why := fuse_checked(model, bfloat16=recipe.train.bfloat16)) is not None:
+            getLogger(__name__).warning("layers are not fused: %s; a step takes longer", why)
     state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
@@ -157,9 +163,9 @@ def cut_log(path: Path, step: int) -> None:
 
 def follow(state: State, decay: float) -> None:
     """Move the average towards the weights; faster in early steps, so that it forgets the first weights."""
+    share, trained = 1 - min(decay, (1 + state.step) / (10 + state.step)), state.trained
     with torch.no_grad():
-        for name, value in state.trained.items():
-            state.average[name].lerp_(value, 1 - min(decay, (1 + state.step) / (10 + state.step)))
+        torch._foreach_lerp_([state.average[name] for name in trained], list(trained.values()), share)
 
 
 def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:

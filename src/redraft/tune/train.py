@@ -154,22 +154,23 @@ def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[st
     both = state.step >= wanted.encode_steps
     scored = max(1, sum(int(batch.scored.sum()) for batch in batches))
     weight = sum(float(batch.weight.sum()) for batch in batches)
-    sums = torch.zeros(2, dtype=torch.float64)
-    split = Split()
+    sums, split = torch.zeros(2, dtype=torch.float64, device=device), Split(device)
     for drawn_up in batches:
         noisy = corrupt(drawn_up, state.model.config.vocab_size, generator, objective)
-        batch, drawn = share(drawn_up, noisy, state.world)
-        batch, drawn = batch.to(device), drawn.to(device)
+        mine, noise = share(drawn_up, noisy, state.world)
+        batch, drawn = mine.to(device), noise.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
             found = losses(state.model, batch, drawn if both else None, objective)
-        encode = found.encode * (int(batch.scored.sum()) / scored)
-        total, sums[0] = encode * objective.causal_weight, sums[0] + encode.item()
+        encode = found.encode * (int(mine.scored.sum()) / scored)
+        total = encode * objective.causal_weight
+        sums[0] += encode.detach()
         if found.denoise is not None:
-            denoise = found.denoise * (float(batch.weight.sum()) / weight)
-            total, sums[1] = total + denoise, sums[1] + denoise.item()
+            denoise = found.denoise * (float(mine.weight.sum()) / weight)
+            total = total + denoise
+            sums[1] += denoise.detach()
             split.add(batch, drawn, found)
         total.backward()
-    encode, denoise = state.world.sum(sums).tolist()
+    encode, denoise = state.world.sum(sums.cpu()).tolist()
     return {"encode": encode} | ({"denoise": denoise} if both else {}) | split.means(state.world)
 
 
@@ -185,8 +186,10 @@ class Split:
     """The canvas loss by whether a position was corrupted, and by noise level. Clean positions at low noise are easy
     and many: without this split, every curve looks converged early."""
 
-    def __init__(self) -> None:
-        self._sums = torch.zeros(2, len(LEVELS), 2, dtype=torch.float64)  # clean or corrupted, level: nats, positions
+    def __init__(self, device: torch.device) -> None:
+        """The sums are kept on the device, so that a GPU is waited for once."""
+        # clean or corrupted, level: nats, positions
+        self._sums = torch.zeros(2, len(LEVELS), 2, dtype=torch.float64, device=device)
 
     def add(self, batch: Batch, drawn: Corruption, found: Losses) -> None:
         """Take the scored positions of one batch."""
@@ -196,13 +199,11 @@ class Split:
         third = (drawn.level * len(LEVELS)).long().clamp_max(len(LEVELS) - 1)[:, None]
         kind = (wrong * len(LEVELS) + third).flatten()
         counted = torch.stack([found.each.detach().where(scored, 0.0), scored], -1).double().flatten(0, 1)
-        # Added up where they are, so that a GPU is waited for once.
-        sums = torch.zeros(self._sums.numel() // 2, 2, dtype=torch.float64, device=kind.device)
-        self._sums += sums.index_add_(0, kind, counted).cpu().view_as(self._sums)
+        self._sums.view(-1, 2).index_add_(0, kind, counted)
 
     def means(self, world: World) -> dict[str, float]:
         """Mean nats for each kind that occurred in any process."""
-        sums = world.sum(self._sums)
+        sums = world.sum(self._sums.cpu())
         kinds = {f"{name} {level}": sums[i, j] for i, name in enumerate(SHOWN) for j, level in enumerate(LEVELS)}
         return {name: float(nats / count) for name, (nats, count) in sorted(kinds.items()) if count}
 

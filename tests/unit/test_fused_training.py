@@ -1,0 +1,107 @@
+"""The fused form of training beside the plain one: losses and gradients of every weight, under Triton's interpreter."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from redraft.model.gemma import DiffusionGemma
+from redraft.tune import fused as module
+from redraft.tune.fused import can_fuse, fuse, fuse_checked
+from redraft.tune.initial import initial_model
+from redraft.tune.layout import Row, Spot, pack
+from redraft.tune.objective import Batch, corrupt, losses
+from redraft.tune.recipe import ModelRecipe, ObjectiveRecipe, model_config
+
+SHAPE = ModelRecipe(
+    hidden_size=24,
+    intermediate_size=20,
+    moe_intermediate_size=12,
+    num_heads=4,
+    num_kv_heads=2,
+    num_full_kv_heads=1,
+    head_dim=8,
+    full_head_dim=16,
+    num_experts=4,
+    top_k_experts=2,
+    layers=("sliding", "full"),
+    window=5,
+    max_positions=128,
+    canvas_length=16,
+)
+VOCAB = 31
+OBJECTIVE = ObjectiveRecipe(own=0.5, own_steps=2, rolled=0.3, plausible=0.2)
+
+
+def batch(pack_tokens: int = 0) -> Batch:
+    """Sequences of several lengths with canvases of several widths, some of them pinned."""
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for length, width, blocks in ((9, 4, 1), (6, 4, 2), (13, 8, 1), (3, 8, 1)):
+        clean = tuple(torch.randint(VOCAB, (length + width * blocks,), generator=generator).tolist())
+        spots = [
+            Spot(at, clean[at : at + width], (False,) * (width - 1) + (blocks == 1,), width)
+            for at in range(length, len(clean), width)
+        ]
+        rows.append(Row(clean, (False, *[True] * (len(clean) - 1)), tuple(spots)))
+    (found,) = pack(rows, draws=2, merge_rows=10_000, pack_tokens=pack_tokens)
+    return found
+
+
+def both(scale: float = 1.0) -> tuple[DiffusionGemma, DiffusionGemma]:
+    """The same weights twice, none of them at a value that hides an error; the second model is fused."""
+    models = []
+    for _ in range(2):
+        model = initial_model(model_config(SHAPE, VOCAB), seed=1).requires_grad_(True).train()
+        generator = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for _, value in sorted(model.state_dict().items()):
+                value.mul_(1 + 0.3 * torch.rand(value.shape, generator=generator)).mul_(scale)
+        models.append(model)
+    fuse(models[1])
+    return models[0], models[1]
+
+
+def gradients(model: DiffusionGemma, given: Batch, *, canvases: bool) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss of a batch, and the gradient of every weight that has one."""
+    noise = corrupt(given, VOCAB, torch.Generator().manual_seed(4), OBJECTIVE)
+    found = losses(model, given, noise if canvases else None, OBJECTIVE)
+    found.total.backward()  # type: ignore[no-untyped-call]
+    return found.total.item(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+
+
+@pytest.mark.parametrize("canvases", [False, True])
+@pytest.mark.parametrize("pack_tokens", [0, 64])
+def test_the_fused_form_has_the_plain_ones_losses_and_gradients(canvases: bool, pack_tokens: int) -> None:
+    plain, fused = both()
+    given = batch(pack_tokens)
+    loss, wanted = gradients(plain, given, canvases=canvases)
+    got, found = gradients(fused, given, canvases=canvases)
+    assert got == pytest.approx(loss, rel=1e-5)
+    assert found.keys() == wanted.keys()
+    for name, right in wanted.items():
+        assert torch.linalg.vector_norm(found[name] - right) <= 1e-4 * torch.linalg.vector_norm(right), name
+
+
+def test_a_model_of_many_experts_keeps_its_form() -> None:
+    wide = msgspec.structs.replace(SHAPE, num_experts=8)
+    assert can_fuse(both()[0])
+    assert not can_fuse(initial_model(model_config(wide, VOCAB), seed=1))
+
+
+def test_a_form_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check at the start of a run on a GPU: right kernels are taken, a wrong one is named and left out."""
+    monkeypatch.setattr(module, "LINES", 3)
+    monkeypatch.setattr(module, "WIDTH", 4)
+    model = initial_model(model_config(SHAPE, VOCAB), seed=1).requires_grad_(True).train()
+    assert fuse_checked(model, bfloat16=False) is None
+    assert model.forward.__func__ is not DiffusionGemma.forward if hasattr(model.forward, "__func__") else True
+    assert all(one.grad is None for one in model.parameters())
+    other = initial_model(model_config(SHAPE, VOCAB), seed=1).requires_grad_(True).train()
+    forward = module.FusedForward.forward
+    monkeypatch.setattr(module.FusedForward, "forward", lambda *given: 1.01 * forward(*given))
+    why = fuse_checked(other, bfloat16=False)
+    assert why is not None
+    assert "is off by" in why
+    assert other.forward.__func__ is DiffusionGemma.forward
