@@ -1,9 +1,10 @@
-"""Puts a checkpoint into the package as nano: weights in float32, tokenizer, settings. Records and pages are next.
+"""Puts a checkpoint into the package as nano: weights, tokenizer, settings. Records and pages are next.
 
     python bench/ship_nano.py runs/nano
 
-float32, because only there an answer is the same alone and in a batch, and on most processors; numbers trained in
-bfloat16 are the same in it. What was measured of other weights (dial, belief) is removed.
+The weights are stored in bfloat16, half the size, and computed with in float32, as config.json says, because only there
+an answer is the same alone and in a batch, and on most processors. What was measured of other weights (dial, belief) is
+removed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def ship(source: Path, package: Path, tokens: int) -> None:
     The chat template is this tree's: a checkpoint has the one of the day when its training began.
     """
     before = fingerprint(package)
-    weights = {name: tensor.float().contiguous() for name, tensor in load_file(source / SINGLE).items()}
+    weights = {name: tensor.bfloat16().contiguous() for name, tensor in load_file(source / SINGLE).items()}
     save_file(weights, package / SINGLE, metadata={"format": "pt"})
     (package / SINGLE).chmod(0o644)
     for name in COPIED:

@@ -1,7 +1,8 @@
 """The meaning of `auto`: the device, the number format and the kernels of a load that names none.
 
     device   cuda if a GPU can be used, else cpu
-    dtype    as the checkpoint's plain tensors are stored: float32, or bfloat16 for smaller formats
+    dtype    float32 where config.json says so; else as the checkpoint's plain tensors are stored: float32, or bfloat16
+             for smaller formats
     kernels  Triton's on a GPU, plain torch elsewhere
 
 Packed matrices stay packed. Every choice that costs speed is reported.
@@ -57,7 +58,7 @@ def unusable_driver() -> str:
 
 
 def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """A number format by name; `auto` reads the headers of the checkpoint in `folder`. Raises RequestError for an
+    """A number format by name; `auto` reads config and headers of the checkpoint in `folder`. Raises RequestError for an
     unknown name, WeightsError for a folder without weights."""
     if name in DTYPES:
         return DTYPES[name]
@@ -66,7 +67,8 @@ def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device)
     # A GPU without bfloat16 emulates it, more slowly than it computes float32.
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float32
-    return stored_dtype(folder, config)
+    # As transformers does: numbers may be stored in half the space of the format in which they are computed.
+    return torch.float32 if config.root.get("dtype") == "float32" else stored_dtype(folder, config)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
