@@ -134,6 +134,7 @@ TABLE = (
         "the unpacked source distribution of vLLM as A, pytest-asyncio, jsonschema, regex and requests",
     ),
     Take("train-orders", 4, "", "the run of docs/tuning.md, whose training-record.json it is"),
+    Take("train-nano", 9, "", "the run of recipes/nano.toml on a GPU: from its training-log.jsonl"),
     Take(
         "train-nano-sudoku", 180, "", "the runs of docs/tuning.md, How nano was made: their training-record.json in one"
     ),

@@ -353,7 +353,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
     from redraft.model.gpu import attention, classes, dense, experts, head, layer, messages, norm, rounding
-    from redraft.tune import fused_kernels
+    from redraft.tune import fused_attention, fused_kernels
 
     for module, names in (
         (attention, ["_attend"]),
@@ -365,8 +365,11 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (norm, ["_norm"]),
         (messages, ["_walk", "_back"]),
         (classes, ["_tile", "_shift"]),
-        (fused_kernels, [name + back for name in ("norm", "heads", "gather", "softmax") for back in ("", "_back")]),
-        (fused_kernels, [name + back for name in ("after", "route", "gated", "joined") for back in ("", "_back")]),
+        (fused_attention, [name + back for name in ("heads", "gather", "softmax") for back in ("", "_back")]),
+        (
+            fused_kernels,
+            [name + back for name in ("norm", "after", "route", "gated", "joined") for back in ("", "_back")],
+        ),
     ):
         for name in names:
             patch.setattr(module, name, Launch(getattr(module, name), device))

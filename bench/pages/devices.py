@@ -152,7 +152,7 @@ bench/gpu_session.sh OUT
 
 This runs everything below on one GPU in at most half an hour. Each part has its own time limit and writes one file into
 OUT; `all.tar.gz` there holds them all. Run it again to continue with the missing parts. `LIMIT=540` bounds the seconds,
-`TRAIN=recipes/nano-gpu.toml` trains first, `SMALL=1` tries every part on a CPU. By hand:
+`TRAIN=recipes/nano.toml` trains first, `SMALL=1` tries every part on a CPU. By hand:
 
 <!-- not run: it needs a GPU -->
 ```sh
@@ -175,7 +175,7 @@ what would fit. Put the record into `bench/records/` as `device-NAME.json`, and 
 ## Not measured
 
 Any card but an H200; real weights, and so the speed of an answer; loading 50 GB from a disk; right answers in 8 and 4
-bits of a model larger than nano; rounding inside the kernels' products; copies beside products; training on a GPU;
+bits of a model larger than nano; rounding inside the kernels' products; copies beside products;
 transformers on the same card (`bench/step_beside_transformers.py` times it).
 """
 

@@ -253,22 +253,24 @@ def their_losses(
             each = F.cross_entropy(logits[:-1], line[here][1:], reduction="none")
             encode.append(each[scored[here][1:]])
     for i in range(len(batch.start)):
+        there = slice(None if batch.live is None else int(batch.live[i]))
+        canvas, shown, target, pinned = (one[i][there] for one in (noise.canvas, seen, batch.target, batch.pinned))
         clean = batch.clean[batch.owner[i], batch.origin[i] : batch.start[i]][None]
         prefix = DynamicCache(config=theirs.config.text_config)
         encoder(input_ids=clean, past_key_values=prefix)
-        guess = theirs(past_key_values=prefix, decoder_input_ids=noise.canvas[i][None]).logits
+        guess = theirs(past_key_values=prefix, decoder_input_ids=canvas[None]).logits
         if noise.roll is not None and noise.roll.steps[i]:
             guess = guess / noise.roll.temperature[0, i]
-        sure = torch.full_like(guess, -1e9).scatter(2, batch.target[i][None, :, None], 0.0)
-        guess = torch.where(batch.pinned[i][None, :, None], sure, guess)
+        sure = torch.full_like(guess, -1e9).scatter(2, target[None, :, None], 0.0)
+        guess = torch.where(pinned[None, :, None], sure, guess)
         said = theirs(
             past_key_values=prefix,
-            decoder_input_ids=seen[i][None],
+            decoder_input_ids=shown[None],
             self_conditioning_logits=guess,
             self_conditioning_mask=noise.conditioned[i][None],
         ).logits[0]
-        scored = ~batch.pinned[i]
-        read, wanted = torch.distributions.Categorical(logits=said[scored]), batch.target[i][scored]
+        scored = ~pinned
+        read, wanted = torch.distributions.Categorical(logits=said[scored]), target[scored]
         doubt = torch.where(read.mode == wanted, read.entropy(), 0.0)
         denoise.append((certainty * doubt - read.log_prob(wanted)).mean())
         weights.append(math.sqrt(int(scored.sum())))

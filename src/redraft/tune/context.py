@@ -90,7 +90,7 @@ class CleanContext(_Placed):
         if window not in self._seen:
             at = torch.arange(self.tokens, device=self.first.device)
             low = torch.maximum(self.first, at - (self.tokens if window is None else window) + 1)
-            self._seen[window] = Seen(low, (at + 1).expand_as(low).contiguous(), torch.zeros_like(low), self.tokens)
+            self._seen[window] = Seen(low, (at + 1).expand_as(low), torch.zeros_like(low), self.tokens)
         return self._seen[window]
 
     def _bias(self, window: int | None, like: Tensor) -> Float[Tensor, "batch tokens tokens"]:
@@ -157,8 +157,8 @@ class CanvasContext(_Placed):
         if window not in self._seen:
             low = self.origin if window is None else torch.maximum(self.origin, self.start - window + 1)
             end = torch.full_like(low, self.width) if self.live is None else self.live
-            parts = (one[:, None].expand(-1, self.width).contiguous() for one in (low, self.start, self.reach + end))
-            self._seen[window] = Seen(*parts, self.reach)
+            low, high, end = (one[:, None].expand(-1, self.width) for one in (low, self.start, self.reach + end))
+            self._seen[window] = Seen(low, high, end, self.reach)
         return self._seen[window]
 
     def _bias(self, window: int | None, like: Tensor) -> Float[Tensor, "canvases canvas keys"]:

@@ -27,7 +27,18 @@ from redraft.model.rope import rotation
 from redraft.model.rows import by_mode
 from redraft.shapes import Tensor
 from redraft.tune.context import CanvasContext, CleanContext
-from redraft.tune.fused_layer import MATRICES, UNBOUNDED, Batched, FusedLayer, Handed, Lines, Norm, Shape, Weights
+from redraft.tune.fused_layer import (
+    MATRICES,
+    UNBOUNDED,
+    Batched,
+    FusedLayer,
+    Handed,
+    Lines,
+    Norm,
+    Shape,
+    Weights,
+    applied,
+)
 from redraft.tune.layout import Row, Spot, pack
 from redraft.tune.objective import corrupt, losses
 from redraft.tune.recipe import ObjectiveRecipe
@@ -35,7 +46,7 @@ from redraft.tune.recipe import ObjectiveRecipe
 LINES, WIDTH = 48, 32
 """Of the batch of the check: its lines, and the width of its canvases."""
 EXACT, ROUNDED = 1e-3, 0.2
-"""How far a gradient may be off in float32; and in bfloat16, where rows on the edge between two experts change sides."""
+"""How far a gradient may be off in float32; and in bfloat16, where rows between two experts change sides."""
 
 
 def can_fuse(model: DiffusionGemma) -> bool:
@@ -45,7 +56,7 @@ def can_fuse(model: DiffusionGemma) -> bool:
 
 
 def fuse_checked(model: DiffusionGemma, *, bfloat16: bool) -> str | None:
-    """Fuse a model on a GPU if losses and gradients of a small batch are those of the plain form; else say why not."""
+    """Fuse a model on a GPU if loss and gradients of a small batch are those of the plain form; else say why not."""
     if not can_fuse(model):
         return "its layers have many experts, or packed ones"
     plain = model.forward, model.self_conditioning.kernels
@@ -80,7 +91,7 @@ def fuse(model: DiffusionGemma) -> None:
 
 def norm_trained(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:
     """The form of `model/kernels.py::Norm` with a gradient."""
-    found: list[Tensor] = [Norm.apply(x, weight, eps, x.dtype) for weight in weights]
+    found: list[Tensor] = [applied(Norm, x, weight, eps, x.dtype) for weight in weights]
     return found if onto is None else [onto + one for one in found]
 
 
@@ -93,24 +104,24 @@ class FusedForward:
         self._batched: list[Batched] = []
         self._turns: dict[RopeConfig, tuple[Tensor, Tensor]] = {}
 
-    def forward(self, tokens: Tensor, soft: Tensor | None, context: CleanContext | CanvasContext) -> Tensor:
-        """The form of `DiffusionGemma.forward`."""
+    def forward(self, tokens: Tensor, soft: Tensor | None, context: Any) -> Tensor:
+        """The form of `DiffusionGemma.forward`, in a CleanContext or a CanvasContext."""
         x = self.model._input(tokens, soft, context)
         device = x.device.type
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         with torch.autocast(device, enabled=False):
             if isinstance(context, CleanContext):
                 self._batched = self._begin(kind)
-                x = Handed.apply(x, self._batched, *(one for layer in self._batched for one in layer.weights))
+                x = applied(Handed, x, self._batched, *(one for layer in self._batched for one in layer.weights))
                 lines = Lines(context.tokens, context.tokens, context.first)
             else:
                 places = (context.origin, context.start, context.live, context.owner, context.bounds)
                 lines = Lines(context.width, context.reach, *places)
-            h: Tensor = Norm.apply(x, self.layers[0].input_norm.weight, self.eps, kind)
+            h: Tensor = applied(Norm, x, self.layers[0].input_norm.weight, self.eps, kind)
             for i, layer in enumerate(self.layers):
                 old = (context.clean.keys[i], context.clean.values[i]) if isinstance(context, CanvasContext) else _NONE
                 scalar = by_mode(context, layer.encode_scalar, layer.denoise_scalar)
-                x, h, k, v = FusedLayer.apply(self._batched[i], lines, scalar, x, h, *old)
+                x, h, k, v = applied(FusedLayer, self._batched[i], lines, scalar, x, h, *old)
                 if isinstance(context, CleanContext):
                     context.keys_of(i, k, v)
         return h
@@ -176,7 +187,7 @@ def _tried(model: DiffusionGemma, bfloat16: bool) -> dict[str, Tensor]:
     drawn = corrupt(batch, vocab, generator, objective)
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
         loss = losses(model, batch.to(device), drawn.to(device), objective).total
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     found = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     model.zero_grad(set_to_none=True)
     return found | {"the loss": loss.detach()}

@@ -146,6 +146,11 @@ class Lines:
     bounds: Int[Tensor, "lines_and_one"] | None = None
 
 
+def applied(function: type[Function], *given: Any) -> Any:
+    """What a function makes of something: torch's types do not say."""
+    return function.apply(*given)
+
+
 class Norm(Function):
     """RMSNorm of rows, with a weight or without, in a format."""
 
@@ -167,10 +172,10 @@ class Norm(Function):
 
 
 class Handed(Function):
-    """Rows as they are. Their gradient is the last of a batch, so the gradients of all `layers` are handed over then."""
+    """Rows as they are. Their gradient is the last of a batch: the gradients of all `layers` are handed over with it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layers: list[Batched], *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layers: list[Batched], *_weights: Tensor) -> Tensor:
         ctx.layers = layers
         return x.view_as(x)
 
@@ -196,9 +201,9 @@ class FusedLayer(Function):
         mixed, shares = _attention(shape, lines, q, keys, values)
         attended = mixed @ by_out.T
         a, for_mlp, for_experts, for_router = torch.empty_like(x), *(torch.empty_like(h) for _ in range(3))
-        norms = (w.post_attention, w.pre_mlp, w.pre_experts, w.router_scale)
+        before = (w.post_attention, w.pre_mlp, w.pre_experts, w.router_scale)
         rest = (shape.eps, x.shape[1] ** -0.5)
-        _launch("after", x, (attended, x, *norms, a, for_mlp, for_experts, for_router), rest)
+        _launch("after", x, (attended, x, *before, a, for_mlp, for_experts, for_router), rest)
         up = for_mlp @ by_up.T
         inner = _gated(up, None)
         dense, scores = inner @ by_down.T, for_router @ by_router.T
@@ -207,36 +212,39 @@ class FusedLayer(Function):
         experts_up = for_experts @ by_experts_up.T
         experts_inner = _gated(experts_up, share)
         routed, out, normed = experts_inner @ by_experts_down.T, torch.empty_like(x), torch.empty_like(h)
-        norms = (w.post_mlp, w.post_experts, w.post_ffw)
-        _launch("joined", a, (a, dense, routed, *norms, scalar, w.norm, out, normed), (shape.eps,))
+        behind = (w.post_mlp, w.post_experts, w.post_ffw, scalar, w.norm)
+        _launch("joined", a, (a, dense, routed, *behind, out, normed), (shape.eps,))
         ctx.save_for_backward(
             *(h, qkv, q, keys, values, shares, mixed, attended, a, for_mlp, for_experts, for_router),
             *(up, inner, dense, scores, share, experts_up, experts_inner, routed, out),
         )
         ctx.layer, ctx.lines, ctx.scalar, ctx.old = layer, lines, scalar, None if old_k is None else old_k.shape
-        ctx.set_materialize_grads(False)  # nobody may have seen a line's keys, or gone on with the last layer's stream
+        ctx.set_materialize_grads(False)  # nobody goes on with the last layer's stream, and maybe with a line's keys
         return out, normed, keys, values
 
     @staticmethod
-    def backward(ctx: Any, to_out: Tensor | None, to_normed: Tensor, more_k: Tensor | None, more_v: Tensor | None) -> Any:
+    def backward(
+        ctx: Any, to_out: Tensor | None, to_normed: Tensor, more_k: Tensor | None, more_v: Tensor | None
+    ) -> Any:
         layer, lines, s = ctx.layer, ctx.lines, _Kept(*ctx.saved_tensors)
         shape, w, rest = layer.shape, layer.weights, (layer.shape.eps, s.x.shape[1] ** -0.5)
         by_qkv, by_out, by_up, by_down, by_router, by_experts_up, by_experts_down = layer.matrices
         to_out = torch.zeros_like(s.x) if to_out is None else to_out.contiguous()
         to_a, to_dense, to_routed = torch.empty_like(s.a), torch.empty_like(s.dense), torch.empty_like(s.routed)
-        norms = (w.post_mlp, w.post_experts, w.post_ffw, ctx.scalar, w.norm)
-        given = (to_out, to_normed.contiguous(), s.dense, s.routed, *norms, s.x, to_a, to_dense, to_routed)
-        _launch("joined_back", s.x, (*given, layer.to_joined), rest[:1])
+        behind = (w.post_mlp, w.post_experts, w.post_ffw, ctx.scalar, w.norm)
+        found = (to_a, to_dense, to_routed, layer.to_joined)
+        joined = (to_out, to_normed.contiguous(), s.dense, s.routed, *behind, s.x, *found)
+        _launch("joined_back", s.x, joined, rest[:1])
         to_experts_up, to_share = _gated_back(to_routed @ by_experts_down, s.experts_up, s.share)
         to_scores = torch.empty_like(s.scores)
-        given = (to_share, s.scores, w.per_expert, to_scores, layer.to_experts)
-        _launch("route_back", s.scores, given, (), TOP=shape.top)
+        routing = (to_share, s.scores, w.per_expert, to_scores, layer.to_experts)
+        _launch("route_back", s.scores, routing, (), TOP=shape.top)
         to_up, _ = _gated_back(to_dense @ by_down, s.up, None)
         branches = (to_up @ by_up, to_experts_up @ by_experts_up, to_scores @ by_router)
         to_attended, to_x = torch.empty_like(s.attended), torch.empty_like(s.a)
-        norms = (w.post_attention, w.pre_mlp, w.pre_experts, w.router_scale)
-        given = (to_a, *branches, s.attended, s.a, *norms, to_attended, to_x, layer.to_after)
-        _launch("after_back", s.a, given, rest)
+        before = (w.post_attention, w.pre_mlp, w.pre_experts, w.router_scale)
+        ends = (to_attended, to_x, layer.to_after)
+        _launch("after_back", s.a, (to_a, *branches, s.attended, s.a, *before, *ends), rest)
         to_q, to_k, to_v = _attention_back(to_attended @ by_out, s.q, s.keys, s.values, s.shares)
         to_k, to_v = to_k if more_k is None else to_k.add_(more_k), to_v if more_v is None else to_v.add_(more_v)
         to_old = (None, None) if ctx.old is None else _to_lines(lines, to_k, to_v, ctx.old)
@@ -261,10 +269,12 @@ def _heads(
     k, v = (qkv.new_empty(many, shape.kv_heads, keys, dim) for _ in range(2))
     if old_k is not None:
         numbers, (grid, form) = offset * dim, _flat(many * shape.kv_heads, offset * dim)
-        _kernels().gather[grid](old_k, old_v, lines.owner, k, v, numbers, old_k[0, 0].numel(), keys * dim, shape.kv_heads, **form)
+        _attention_kernels().gather[grid](
+            old_k, old_v, lines.owner, k, v, numbers, old_k[0, 0].numel(), keys * dim, shape.kv_heads, **form
+        )
     grid, sizes, forms = _heads_sizes(layer, lines, qkv, keys, offset)
     given = (qkv, *layer.weights[MATRICES : MATRICES + 2], layer.cos, layer.sin, *_begins(lines), q, k, v)
-    _kernels().heads[grid](*given, *sizes, **forms)
+    _attention_kernels().heads[grid](*given, *sizes, **forms)
     return q, k, v
 
 
@@ -274,7 +284,7 @@ def _heads_back(layer: Batched, lines: Lines, to: tuple[Tensor, Tensor, Tensor],
     grid, sizes, forms = _heads_sizes(layer, lines, qkv, keys, keys - lines.tokens)
     scales = layer.weights[MATRICES : MATRICES + 2]
     given = (*to, qkv, *scales, layer.cos, layer.sin, *_begins(lines), to_qkv, layer.to_heads)
-    _kernels().heads_back[min(PROGRAMS // 2, grid[0]), grid[1]](*given, *sizes, **forms)
+    _attention_kernels().heads_back[min(PROGRAMS // 2, grid[0]), grid[1]](*given, *sizes, **forms)
     return to_qkv
 
 
@@ -298,7 +308,7 @@ def _to_lines(lines: Lines, to_k: Tensor, to_v: Tensor, shape: torch.Size) -> tu
     found, step = (to_k.new_empty(shape), to_v.new_empty(shape)), shape[2] * shape[3]
     grid, form = _flat(shape[0] * shape[1], step)
     sizes = (lines.reach * shape[3], step, to_k[0, 0].numel(), shape[1])
-    _kernels().gather_back[grid](to_k, to_v, lines.bounds, *found, *sizes, **form)
+    _attention_kernels().gather_back[grid](to_k, to_v, lines.bounds, *found, *sizes, **form)
     return found
 
 
@@ -315,7 +325,9 @@ def _attention(
     forms = {"CANVAS": lines.start is not None, "LIVE": lines.live is not None}
     given = (shares, first, start, first if lines.live is None else lines.live)
     reach = lines.reach if lines.start is not None else keys
-    _kernels().softmax[grid](*given, rows, keys, tokens, heads * tokens, reach, shape.window, **forms, **sizes)
+    _attention_kernels().softmax[grid](
+        *given, rows, keys, tokens, heads * tokens, reach, shape.window, **forms, **sizes
+    )
     mixed = torch.bmm(shares, v).view(batch, heads, tokens, dim)
     return mixed.transpose(1, 2).reshape(batch * tokens, -1), shares
 
@@ -326,7 +338,7 @@ def _attention_back(g: Tensor, q: Tensor, k: Tensor, v: Tensor, shares: Tensor) 
     to_v, to_scores = torch.bmm(shares.transpose(1, 2), g), torch.bmm(g, v.flatten(0, 1).transpose(1, 2))
     rows, keys = batch * heads * tokens, k.shape[2]
     grid, sizes = _rows_of(rows, keys)
-    _kernels().softmax_back[grid](to_scores, shares, rows, keys, **sizes)
+    _attention_kernels().softmax_back[grid](to_scores, shares, rows, keys, **sizes)
     to_q, to_k = torch.bmm(to_scores, k.flatten(0, 1)), torch.bmm(to_scores.transpose(1, 2), q.view(g.shape))
     return to_q.view(q.shape), to_k.view(k.shape), to_v.view(v.shape)
 
@@ -376,7 +388,13 @@ def _flat(heads: int, numbers: int) -> tuple[tuple[int, int], dict[str, int]]:
 
 
 def _kernels() -> ModuleType:
-    """The kernels: Triton is imported where a model is fused, not before."""
+    """Those of rows: Triton is imported where a model is fused, not before."""
     from redraft.tune import fused_kernels
 
     return fused_kernels
+
+
+def _attention_kernels() -> ModuleType:
+    from redraft.tune import fused_attention
+
+    return fused_attention

@@ -79,7 +79,8 @@ class Batch:
         if device.type != "cpu":
             reach = min(-(-reach // ALIGNED) * ALIGNED, self.clean.shape[1])
         whole = replace(self, places=self.found_places(), reach=reach)
-        moved: dict[str, Any] = {name: sent(one, device) for name, one in vars(whole).items() if isinstance(one, Tensor)}
+        held = {name: one for name, one in vars(whole).items() if isinstance(one, Tensor)}
+        moved: dict[str, Any] = {name: sent(one, device) for name, one in held.items()}
         return replace(whole, **moved)
 
     def found_places(self) -> Int[Tensor, "places"]:

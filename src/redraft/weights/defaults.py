@@ -58,8 +58,10 @@ def unusable_driver() -> str:
 
 
 def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """A number format by name; `auto` reads config and headers of the checkpoint in `folder`. Raises RequestError for an
-    unknown name, WeightsError for a folder without weights."""
+    """A number format by name; `auto` reads config and headers of the checkpoint in `folder`.
+
+    Raises RequestError for an unknown name, WeightsError for a folder without weights.
+    """
     if name in DTYPES:
         return DTYPES[name]
     if name != AUTO:
