@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 46_420, TESTS: 32_640}
+WHOLE_WALLS = {SOURCE: 47_560, TESTS: 32_740}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -20,7 +20,7 @@ PART_WALLS = {
     "weights": 3_520,
     "constraints": 6_430,
     "tasks": 2_570,
-    "tune": 3_130,
+    "tune": 4_270,
     "measure": 2_760,
     "server": 6_250,
     "operations": 2_120,
