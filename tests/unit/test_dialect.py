@@ -160,3 +160,25 @@ def test_another_address_leads_out_of_the_document() -> None:
 )  # fmt: skip
 def test_one_of_is_exact_where_its_schemas_exclude_each_other(schemas: list[Any], checked: bool) -> None:
     assert compile_schema({"oneOf": schemas}).checked == checked
+
+
+@pytest.mark.parametrize("own", [{"$id": "http://q/"}, {}])
+def test_a_name_of_two_schemas_is_refused_where_a_reference_means_it(own: dict[str, str]) -> None:
+    """As two tools may have, each in its own schema; that they are equal is no harm."""
+
+    def tool(kind: str) -> dict[str, Any]:
+        part = {"type": kind} if own else {"$id": "http://q/", "type": kind}
+        target = "#/$defs/a" if own else "http://q/"
+        return own | {"properties": {"a": {"$ref": target}}, "required": ["a"], "$defs": {"a": part}}
+
+    with pytest.raises(ConstraintError, match="may mean two schemas: 'http://q/' names both; name them apart"):
+        compile_schema({"anyOf": [tool("boolean"), tool("integer")]})
+    compile_schema({"anyOf": [tool("integer"), tool("integer")]})
+
+
+@pytest.mark.parametrize("inner", [{"prefixItems": [{"type": "boolean"}]}, {"const": 3333}])
+def test_a_part_of_another_draft_is_refused(inner: dict[str, Any]) -> None:
+    whole = {"$schema": "http://json-schema.org/draft-04/schema#", "$ref": "#/definitions/a"}
+    part = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "http://z/", **inner}
+    with pytest.raises(ConstraintError, match="schema at #/definitions/a is of another draft than the document"):
+        compile_schema(whole | {"definitions": {"a": part}})

@@ -15,7 +15,7 @@ from tests.helpers import BYTES, holding
 
 from redraft.constraints import validation
 from redraft.constraints.compile.dialect import URIS
-from redraft.constraints.compile.limits import UNTIL
+from redraft.constraints.compile.limits import UNTIL, TimeLimitError
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
@@ -165,3 +165,33 @@ def test_verdicts_are_the_same_in_a_process_of_its_own(
 def test_what_a_library_does_not_read_is_refused_by_name(schema: Any, said: str) -> None:
     with pytest.raises(ConstraintError, match=said):
         ready(schema_source(schema), BYTES)
+
+
+def _doubling(times: int) -> dict[str, Any]:
+    """Definitions of which each names the next one twice."""
+    found: dict[str, Any] = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(times)}
+    return found | {f"d{times}": {"type": "integer"}}
+
+
+def test_what_branches_is_judged_apart_wherever_its_references_begin() -> None:
+    """Below a name of its own, and in a property that is called as a keyword is."""
+    inner = {"$id": "http://o/", "$ref": "#/$defs/d0", "$defs": _doubling(30)}
+    moved = {"$ref": "#/$defs/x", "$defs": {"x": inner}}
+    called = {"properties": {"definitions": {"$ref": "#/$defs/d0"}}, "$defs": _doubling(30)}
+    began = time.monotonic()
+    for schema, value in ((moved, 1), (called, {"definitions": 1})):
+        assert verdicts(schema, value) == [([], validation.TOO_MUCH)]
+    called["properties"]["definitions"]["unevaluatedProperties"] = False
+    with pytest.raises(TimeLimitError):
+        check_readable(called)
+    assert time.monotonic() - began < 15
+
+
+def test_values_of_a_schema_are_no_parts_of_it() -> None:
+    """A word within them is no name, and so nothing has to be judged apart."""
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/b"}},
+        "default": {"id": "x"},
+        "$defs": {"b": {"enum": [{"id": "y"}]}},
+    }
+    assert validation._cost(schema)[0] < 10

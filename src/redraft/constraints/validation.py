@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
 from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
-from redraft.constraints.compile.keywords import NEWER_FORMATS
+from redraft.constraints.compile.keywords import MAPS, NEWER_FORMATS
 from redraft.constraints.compile.limits import JUDGES, UNTIL, TimeLimitError
 from redraft.constraints.isolated import isolated
 from redraft.errors import ConstraintError, DeadlineError, awaited
@@ -42,6 +42,8 @@ _KINDS = {
 }
 _META_SCHEMA = re.compile(r'"\$ref": "(https?://json-schema\.org/draft(?:-0[467]|/20(?:19-09|20-12))/schema)#?"')
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_ASIDE = ("$defs", "definitions", "const", "enum", "default", "examples")
+"""Keywords whose parts no validator tries, but by references."""
 MOST_LEVELS = 200
 """Levels of lists and objects in a schema."""
 MOST_PARTS, MOST_PATTERNS, MOST_MATCHES = 5000, 16, 200
@@ -146,18 +148,24 @@ def _elsewhere(schema: Any, value: Any, most: int) -> list[tuple[list[str | int]
             done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=left, check=False)
         except subprocess.TimeoutExpired:
             if left > slow or time.monotonic() >= slow_until:
-                while len(_SLOW) >= MOST_SLOW:
-                    _SLOW.pop(next(iter(_SLOW)), None)
-                _SLOW[known] = time.monotonic() + SLOW_SEC, left
+                _remember(known, left)
             if left < JUDGE_SEC:
                 raise DeadlineError("the time was up before there was a verdict") from None
             return [([], TOO_MUCH)]
-        if not done.returncode:
-            found = json.loads(done.stdout)
-            if len(found) == 2 and isinstance(found[1], str):
-                raise _unreadable(*found)
-            return [(path, said) for path, said in found]
-    return [([], TOO_MUCH)]
+    if done.returncode:  # its processor time or its memory was at an end
+        _remember(known, left)
+        return [([], TOO_MUCH)]
+    found = json.loads(done.stdout)
+    if len(found) == 2 and isinstance(found[1], str):
+        raise _unreadable(*found)
+    return [(path, said) for path, said in found]
+
+
+def _remember(known: str, seconds: float) -> None:
+    """That so many seconds are not enough for a verdict."""
+    while len(_SLOW) >= MOST_SLOW:
+        _SLOW.pop(next(iter(_SLOW)), None)
+    _SLOW[known] = time.monotonic() + SLOW_SEC, seconds
 
 
 def _is_costly(schema: Any, value: Any) -> bool:
@@ -187,24 +195,29 @@ async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
 def _cost(schema: Any) -> tuple[int, int]:
     """How many parts of a schema, and patterns, a validator tries, each counted as often as references lead there: too
     many if they lead back, or are names, which only the library resolves. A format of expressions counts as many."""
-    count, patterns, stack = 0, 0, [schema]
+    count, patterns, refers, moved = 0, 0, False, False
+    stack = [(schema, False)]
     while stack and count <= MOST_PARTS:
-        node = stack.pop()
+        node, named = stack.pop()
         count += 1
-        if isinstance(node, dict):
-            patterns += _expressions(node)
         if isinstance(node, list):
-            stack += [inner for inner in node if isinstance(inner, dict | list)]
+            stack += [(inner, False) for inner in node if isinstance(inner, dict | list)]
+        elif named:  # keys are names there, whatever they are called
+            stack += [(inner, False) for inner in node.values() if isinstance(inner, dict | list)]
         elif isinstance(node, dict):
+            patterns += _expressions(node)
+            moved |= node is not schema and any(isinstance(node.get(word), str) for word in ("$id", "id"))
             for key, inner in node.items():
                 if key in _REFERENCES and isinstance(inner, str):
+                    refers = True
                     try:
-                        stack.append(_pointed(schema, inner))
+                        stack.append((_pointed(schema, inner), False))
                     except (LookupError, ValueError, TypeError):
                         return MOST_PARTS + 1, patterns
-                elif key not in ("$defs", "definitions") and isinstance(inner, dict | list):
-                    stack.append(inner)
-    return count, patterns
+                elif key not in _ASIDE and isinstance(inner, dict | list):
+                    stack.append((inner, key in (*MAPS, "dependencies") and isinstance(inner, dict)))
+    # Of a part with a name of its own, references begin there.
+    return MOST_PARTS + 1 if refers and moved else count, patterns
 
 
 def _expressions(part: dict[str, Any]) -> int:

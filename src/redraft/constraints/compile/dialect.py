@@ -7,6 +7,7 @@ Nothing is ever fetched: a reference that leads out of the document is refused, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -183,9 +184,11 @@ class Document:
     targets: dict[str, Any] = field(default_factory=dict, init=False)
     inside: dict[str, set[str]] = field(default_factory=dict, init=False)
     reached: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+    twice: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self.draft = draft_of(self.root)
+        self.word = "id" if validated_as(self.root) == 4 else "$id"
         self.named[""] = self.root
         self._read(self.root, "", ())
 
@@ -199,23 +202,32 @@ class Document:
                 bases[path] = own
             if id(node) in self.bases:
                 continue
+            said = draft_of(node)
+            if self.draft.stated and said.stated and said.year != self.draft.year:
+                where = pointer_of((*at, *path))
+                raise ConstraintError(f"schema at {where} is of another draft than the document; write both in one")
             self.bases[id(node)] = own
             self._survey(node, (*at, *path))
 
     def _name(self, node: dict[str, Any], base: str) -> str:
         """Enter the names of a schema; returns the base of references in it."""
-        for word in ("$id", "id"):
-            said = node.get(word)
-            if isinstance(said, str) and self.draft.defines(word) and not (self.draft.only_refs and "$ref" in node):
-                if said.startswith("#"):  # an anchor, in older drafts
-                    self.named.setdefault(base + said, node)
-                    continue
+        said = node.get(self.word)
+        if isinstance(said, str) and not (self.draft.only_refs and "$ref" in node):
+            if said.startswith("#"):  # an anchor, in older drafts
+                self._enter(base + said, node)
+            else:
                 base = urldefrag(_joined(base, said))[0]
-                self.named.setdefault(base, node)
+                self._enter(base, node)
         for word in ("$anchor", "$dynamicAnchor"):
             if isinstance(node.get(word), str):
-                self.named.setdefault(f"{base}#{node[word]}", node)
+                self._enter(f"{base}#{node[word]}", node)
         return base
+
+    def _enter(self, name: str, node: dict[str, Any]) -> None:
+        """Note what a name stands for; and that it stands for two things, as the same `$id` in two tools does."""
+        known = self.named.setdefault(name, node)
+        if known is not node and json.dumps(known, sort_keys=True) != json.dumps(node, sort_keys=True):
+            self.twice.add(name)
 
     def _survey(self, node: dict[str, Any], path: tuple[str | int, ...]) -> None:
         """Note what is ignored in one schema, and whether some of it is left to a validator."""
@@ -276,6 +288,8 @@ class Document:
 
     def _find(self, whole: str, name: Any) -> Any:
         resource, fragment = urldefrag(whole)
+        if twice := self.twice & {resource, whole}:
+            raise ConstraintError(f"$ref {name!r} may mean two schemas: {min(twice)!r} names both; name them apart")
         if resource not in self.named:
             if _META.fullmatch(whole):
                 self.checked = True
