@@ -37,6 +37,7 @@ FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations")}
 # And Ray, which is not there by default, behind what `serve deploy` imports by name.
 LATE = {
     ("redraft.weights.defaults", "redraft.model.gpu.kernels"),
+    ("redraft.tune.state", "redraft.tune.fused"),
     ("redraft.distributed.cluster", "redraft.distributed.serving"),
     ("redraft.distributed", "redraft.distributed.fleet"),
     ("redraft.distributed", "redraft.distributed.serving"),

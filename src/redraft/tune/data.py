@@ -10,10 +10,12 @@ answer, or one of the recipe's.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from random import Random
 
 from torch.utils.data import DataLoader, Dataset
@@ -104,13 +106,9 @@ class Feed:
 
     def samples(self, seed: int) -> list[Sample]:
         """The samples of one step."""
-        size, whole = self.recipe.train.batch_size, sum(share for _, share in self.sources)
-        found: list[Sample] = []
-        for i, (source, share) in enumerate(self.sources):
-            last = i == len(self.sources) - 1
-            count = size - len(found) if last else round(size * share / whole)
-            found += source.samples(seed, count)
-        return found
+        counts = _counts(self.recipe.train.batch_size, [share for _, share in self.sources], seed)
+        drawn = (source.samples(seed, count) for (source, _), count in zip(self.sources, counts, strict=True))
+        return [sample for samples in drawn for sample in samples]
 
     def row(self, sample: Sample, rng: Random, width: int) -> Row:
         """Sequence and canvases of a sample, on the narrowest canvas or one of `width`, as `rng` decides.
@@ -243,6 +241,23 @@ class _Drawn(Dataset[bytes]):
             return pickle.dumps(self._feed.batches(step))
         except RedraftError as error:  # its message, without the worker's traceback around it
             return pickle.dumps(error)
+
+
+def _counts(size: int, shares: Sequence[float], seed: int) -> list[int]:
+    """How many of a step's samples each source gives: its share, rounded, and the last one what the others leave.
+
+    Where that is less than the last one's rounded share, or a whole sample more than its share, each is rounded up or
+    down by the seed, so that in the long run each gets its share.
+    """
+    whole = sum(shares)
+    *first, last = (size * share / whole for share in shares)
+    counts = [round(share) for share in first]
+    left = size - sum(counts)
+    if round(last) <= left < last + 1:
+        return [*counts, left]
+    offset = Random(stream_seed("shares", "train", seed)).random()
+    ends = [0, *(min(size, math.floor(end + offset)) for end in accumulate(first)), size]
+    return [end - begin for begin, end in pairwise(ends)]
 
 
 def _where(sample: Sample) -> str:

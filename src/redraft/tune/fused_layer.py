@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import Function
 
 from redraft.shapes import Float, Int, Tensor
+from redraft.tune import fused_attention, fused_kernels
 
 PROGRAMS = 660
 """Most programs of a backward kernel: five for each of an H200's multiprocessors, as their registers allow."""
@@ -172,7 +172,7 @@ class Norm(Function):
 
 
 class Handed(Function):
-    """Rows as they are. Their gradient is the last of a batch: the gradients of all `layers` are handed over with it."""
+    """Rows as they are. Their gradient is the last of a batch: those of all `layers` are handed over with it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: list[Batched], *_weights: Tensor) -> Tensor:
@@ -269,12 +269,12 @@ def _heads(
     k, v = (qkv.new_empty(many, shape.kv_heads, keys, dim) for _ in range(2))
     if old_k is not None:
         numbers, (grid, form) = offset * dim, _flat(many * shape.kv_heads, offset * dim)
-        _attention_kernels().gather[grid](
+        fused_attention.gather[grid](
             old_k, old_v, lines.owner, k, v, numbers, old_k[0, 0].numel(), keys * dim, shape.kv_heads, **form
         )
     grid, sizes, forms = _heads_sizes(layer, lines, qkv, keys, offset)
     given = (qkv, *layer.weights[MATRICES : MATRICES + 2], layer.cos, layer.sin, *_begins(lines), q, k, v)
-    _attention_kernels().heads[grid](*given, *sizes, **forms)
+    fused_attention.heads[grid](*given, *sizes, **forms)
     return q, k, v
 
 
@@ -284,7 +284,7 @@ def _heads_back(layer: Batched, lines: Lines, to: tuple[Tensor, Tensor, Tensor],
     grid, sizes, forms = _heads_sizes(layer, lines, qkv, keys, keys - lines.tokens)
     scales = layer.weights[MATRICES : MATRICES + 2]
     given = (*to, qkv, *scales, layer.cos, layer.sin, *_begins(lines), to_qkv, layer.to_heads)
-    _attention_kernels().heads_back[min(PROGRAMS // 2, grid[0]), grid[1]](*given, *sizes, **forms)
+    fused_attention.heads_back[min(PROGRAMS // 2, grid[0]), grid[1]](*given, *sizes, **forms)
     return to_qkv
 
 
@@ -308,7 +308,7 @@ def _to_lines(lines: Lines, to_k: Tensor, to_v: Tensor, shape: torch.Size) -> tu
     found, step = (to_k.new_empty(shape), to_v.new_empty(shape)), shape[2] * shape[3]
     grid, form = _flat(shape[0] * shape[1], step)
     sizes = (lines.reach * shape[3], step, to_k[0, 0].numel(), shape[1])
-    _attention_kernels().gather_back[grid](to_k, to_v, lines.bounds, *found, *sizes, **form)
+    fused_attention.gather_back[grid](to_k, to_v, lines.bounds, *found, *sizes, **form)
     return found
 
 
@@ -325,9 +325,7 @@ def _attention(
     forms = {"CANVAS": lines.start is not None, "LIVE": lines.live is not None}
     given = (shares, first, start, first if lines.live is None else lines.live)
     reach = lines.reach if lines.start is not None else keys
-    _attention_kernels().softmax[grid](
-        *given, rows, keys, tokens, heads * tokens, reach, shape.window, **forms, **sizes
-    )
+    fused_attention.softmax[grid](*given, rows, keys, tokens, heads * tokens, reach, shape.window, **forms, **sizes)
     mixed = torch.bmm(shares, v).view(batch, heads, tokens, dim)
     return mixed.transpose(1, 2).reshape(batch * tokens, -1), shares
 
@@ -338,7 +336,7 @@ def _attention_back(g: Tensor, q: Tensor, k: Tensor, v: Tensor, shares: Tensor) 
     to_v, to_scores = torch.bmm(shares.transpose(1, 2), g), torch.bmm(g, v.flatten(0, 1).transpose(1, 2))
     rows, keys = batch * heads * tokens, k.shape[2]
     grid, sizes = _rows_of(rows, keys)
-    _attention_kernels().softmax_back[grid](to_scores, shares, rows, keys, **sizes)
+    fused_attention.softmax_back[grid](to_scores, shares, rows, keys, **sizes)
     to_q, to_k = torch.bmm(to_scores, k.flatten(0, 1)), torch.bmm(to_scores.transpose(1, 2), q.view(g.shape))
     return to_q.view(q.shape), to_k.view(k.shape), to_v.view(v.shape)
 
@@ -350,7 +348,7 @@ def _gated(gate_up: Float[Tensor, "rows columns"], share: Float[Tensor, "rows ex
     out, rows = gate_up.new_empty(len(gate_up), experts * size), len(gate_up) * experts
     grid, sizes = _rows_of(rows, size)
     shared = gate_up if share is None else share
-    _kernels().gated[grid](gate_up, shared, out, rows, size, SHARED=share is not None, **sizes)
+    fused_kernels.gated[grid](gate_up, shared, out, rows, size, SHARED=share is not None, **sizes)
     return out
 
 
@@ -360,7 +358,7 @@ def _gated_back(g: Tensor, gate_up: Tensor, share: Tensor | None) -> tuple[Tenso
     to_gate_up, to_share = torch.empty_like(gate_up), gate_up if share is None else torch.empty_like(share)
     grid, sizes = _rows_of(rows, size)
     given = (g, gate_up, gate_up if share is None else share, to_gate_up, to_share)
-    _kernels().gated_back[grid](*given, rows, size, SHARED=share is not None, **sizes)
+    fused_kernels.gated_back[grid](*given, rows, size, SHARED=share is not None, **sizes)
     return to_gate_up, to_share
 
 
@@ -372,7 +370,7 @@ def _launch(
     back = name.endswith("back")
     grid, sizes = _rows_of(rows, size, NUMBERS // 2 if back else NUMBERS)
     grid = (min(grid[0], PROGRAMS),) if back else grid
-    getattr(_kernels(), name)[grid](*tensors, rows, size, *rest, **forms, **sizes)
+    getattr(fused_kernels, name)[grid](*tensors, rows, size, *rest, **forms, **sizes)
 
 
 def _rows_of(rows: int, size: int, numbers: int = NUMBERS) -> tuple[tuple[int], dict[str, int]]:
@@ -385,16 +383,3 @@ def _rows_of(rows: int, size: int, numbers: int = NUMBERS) -> tuple[tuple[int], 
 def _flat(heads: int, numbers: int) -> tuple[tuple[int, int], dict[str, int]]:
     """A grid over the numbers of many heads."""
     return (heads, -(-numbers // NUMBERS)), {"BLOCK": NUMBERS}
-
-
-def _kernels() -> ModuleType:
-    """Those of rows: Triton is imported where a model is fused, not before."""
-    from redraft.tune import fused_kernels
-
-    return fused_kernels
-
-
-def _attention_kernels() -> ModuleType:
-    from redraft.tune import fused_attention
-
-    return fused_attention

@@ -92,10 +92,7 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) ->
     if recipe.train.compile is True:
         compile_parts(model)
     elif world.device.type == "cuda" and world.count == 1 and not recipe.train.recompute:
-        from redraft.tune.fused import fuse_checked  # only where there is a GPU
-
-        if (why := fuse_checked(model, bfloat16=recipe.train.bfloat16)) is not None:
-            getLogger(__name__).warning("layers are not fused: %s; a step takes longer", why)
+        _fuse(model, recipe)
     state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
@@ -104,6 +101,18 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) ->
         except Exception as error:  # its parts may be of any other shape or kind
             raise _unusable(path, error) from None
     return state
+
+
+def _fuse(model: DiffusionGemma, recipe: Recipe) -> None:
+    """Let a model on a GPU train by fused layers, or say why it does not."""
+    try:
+        from redraft.tune.fused import fuse_checked
+
+        why = fuse_checked(model, bfloat16=recipe.train.bfloat16)
+    except ImportError as error:
+        why = f"Triton cannot be imported ({error})"
+    if why is not None:
+        getLogger(__name__).warning("layers are not fused: %s; a step takes longer", why)
 
 
 def _take(state: State, saved: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RedraftError, RequestError, RunError
-from redraft.files import alone
+from redraft.files import alone, copy_files
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import STARTED, Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
@@ -33,6 +33,9 @@ from redraft.weights.adapter import write_adapter
 
 LOG = "training-log.jsonl"
 ADAPTER = "adapter"
+_CONFIGS = ("config.json", "generation_config.json", "redraft.json")
+_WRITTEN = ("*.safetensors", "*.index.json", *_CONFIGS, *STARTED, f"{ADAPTER}/adapter_*", LOG)
+"""What a run writes over or removes, besides its state."""
 SHOWN = ("clean", "corrupted")
 LEVELS = ("low", "middle", "high")  # thirds of the noise level
 
@@ -50,8 +53,9 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     """
     torch.set_num_threads(recipe.train.threads)
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
-    if (out / "config.json").exists() and not (out / LOG).exists():
-        raise RecipeError(f"{out} holds a checkpoint that no run made there; give another folder")
+    there = next((file.relative_to(out) for form in _WRITTEN for file in out.glob(form)), None)
+    if there and not _is_log(out / LOG):  # looked at last: a run that begins makes it first
+        raise RecipeError(f"{out} holds {there} and no log of a run, which would be lost; give another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -69,6 +73,11 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
             f"{out} could not be written to: {error.strerror or error}; free space or choose another"
         ) from None
     except (RuntimeError, MemoryError) as error:
+        if str(error).startswith("DataLoader worker"):  # and that it is killed, or exited
+            raise RunError(
+                "a process that prepares samples was killed, probably for lack of memory; lower [train] workers or"
+                " batch_size and run again: the run continues behind its last saved state"
+            ) from None
         if not out_of_memory(error):
             raise
         raise RunError(
@@ -76,6 +85,13 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
             " the run continues behind its last saved state"
         ) from None
     return out
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a run has begun where this lies: before its first step it has an empty one."""
+    with suppress(OSError):
+        return path.is_file() and path.open("rb").read(8) in (b"", b'{"step":')
+    return False
 
 
 def _take_back(out: Path, new: Sequence[Path]) -> None:
@@ -89,11 +105,17 @@ def _take_back(out: Path, new: Sequence[Path]) -> None:
 
 
 def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World) -> None:
-    """`mine` receives the files that only the first process needs: it is `out` there, a temporary folder elsewhere."""
-    base = read_base(recipe, mine)
-    feed = Feed(recipe, base)
-    state = restore(recipe, base, out / FILE, world, feed)
-    cut_log(mine / LOG, state.step)
+    """`mine` receives the files that only the first process needs: it is `out` there, a temporary folder elsewhere.
+
+    Nothing in it changes before the state there has been found to be this recipe's.
+    """
+    with TemporaryDirectory() as made:
+        base = read_base(recipe, Path(made))
+        feed = Feed(recipe, base)
+        state = restore(recipe, base, out / FILE, world, feed)
+        cut_log(mine / LOG, state.step)
+        (mine / LOG).touch()
+        copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps
     alone = world.count == 1  # several processes would have to agree on the step
     with (mine / LOG).open("a", encoding="utf-8") as log, pausable() if alone else nullcontext(bool) as paused:
