@@ -224,6 +224,36 @@ def test_the_tags_of_hubs_are_taken(hub: Hub, tag: str) -> None:
         answered("etag", 'W/"1a/b+c="', "GET")  # of what is not named by it
 
 
+@pytest.mark.parametrize("commit", ["../../victim", "", "a" * 39, "A" * 40, "main"])
+def test_a_commit_of_the_hub_that_is_none_is_refused(hub: Hub, commit: str) -> None:
+    """The client names a file after it, and writes another commit's name into that."""
+    with module._patience(), pytest.raises(WeightsError, match=r"x-repo-commit is .*, which is no digest"):
+        answered("x-repo-commit", commit)
+    with pytest.raises(WeightsError, match=r"the hub's sha is .*, which is no digest"):
+        informed({"sha": commit})
+
+
+def test_the_commits_of_hubs_are_taken(hub: Hub) -> None:
+    with module._patience():
+        answered("x-repo-commit", "a1" * 20)
+    assert informed({"sha": "a1" * 20}).json() == {"sha": "a1" * 20}
+    assert informed([{"path": "a"}]).json() == [{"path": "a"}], "the list of files"
+
+
+def informed(body: object) -> httpx2.Response:
+    """A hub's answer to what a repository holds, which it gives at another place, as the client gets it."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/elsewhere":
+            return httpx2.Response(200, json=body)
+        return httpx2.Response(307, headers={"location": "/elsewhere"})
+
+    with module._patience():
+        hooks = huggingface_hub.get_session().event_hooks
+        with httpx2.Client(transport=httpx2.MockTransport(answer), event_hooks=hooks, follow_redirects=True) as client:
+            return client.get("https://hub.example/api/models/owner/model/revision/main")
+
+
 def answered(header: str, tag: str, method: str = "HEAD") -> None:
     """An answer of a hub with that header, as the client gets it."""
     reply = httpx2.Response(200, headers={header: tag}, request=httpx2.Request(method, "https://hub.example/f"))

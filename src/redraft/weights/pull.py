@@ -25,7 +25,8 @@ LAST = "config.json"
 """Loading begins with it. It comes when all others are there, so a folder that has it is whole."""
 PATIENCE_SEC = 30.0
 """Without a word of the hub."""
-_TAG = re.compile(r'(?:W/)?"?[\w-]*"?')
+_TAG, _COMMIT = re.compile(r'(?:W/)?"?[\w-]*"?'), re.compile("[0-9a-f]{40}")
+_NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT}
 _PARTS = ("connect", "read", "write", "pool")
 OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
 
@@ -155,11 +156,19 @@ def _patience() -> Iterator[None]:
     def bound(request: Any) -> None:
         given = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {part: given.get(part) or PATIENCE_SEC for part in _PARTS}
+        request.extensions.setdefault("asked", request.url.path)  # which stays where the hub sends the client elsewhere
 
     def named(response: Any) -> None:
-        for header in ("etag", "x-linked-etag") if response.request.method == "HEAD" else ():
-            if not _TAG.fullmatch(found := response.headers.get(header, "")):
-                raise WeightsError(f"the hub's {header} is {found[:100]!r}, which is no digest; take another hub")
+        said = response.headers if response.request.method == "HEAD" else {}
+        if "/api/models/" in response.request.extensions.get("asked", ""):
+            response.read()
+            with suppress(ValueError):  # the client says of what else it cannot read
+                said = found if isinstance(found := response.json(), dict) else said
+        for name, form in {**_NAMING, "sha": _COMMIT}.items():
+            if name in said and not form.fullmatch(str(said[name])):
+                raise WeightsError(
+                    f"the hub's {name} is {str(said[name])[:100]!r}, which is no digest; take another hub"
+                )
 
     session = get_session()
     before = session.event_hooks
