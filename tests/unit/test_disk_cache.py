@@ -134,7 +134,7 @@ def test_the_folder_has_a_bound_and_what_was_read_last_stays(tmp_path: Path, mon
     sources = [choices_source([f"choice {i}"]) for i in range(6)]
     for source in sources:
         ready(source, BYTES, kept_in=tmp_path)
-    begun = tmp_path / ".begun.language.0f"
+    begun = tmp_path / f".{'0f' * 32}.language.{'0f' * 4}"
     begun.write_bytes(b"by a program that was killed")
     for i, path in enumerate([begun, *tmp_path.glob("*.language")]):
         os.utime(path, (i * disk_cache.LEFT_SEC, i * disk_cache.LEFT_SEC))
@@ -149,6 +149,18 @@ def test_the_folder_has_a_bound_and_what_was_read_last_stays(tmp_path: Path, mon
     monkeypatch.setattr(disk_cache, "MOST_BYTES", 0)
     disk_cache.make_room(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_files_of_other_names_are_somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder may be a link to one with a thesis in it, which went an hour behind the last entry."""
+    names = {"thesis.txt", ".hidden", "mine.language", f".{'0f' * 32}.language.mine"}
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    ready(choices_source(["a"]), BYTES, kept_in=tmp_path)
+    monkeypatch.setattr(disk_cache, "MOST_BYTES", 0)
+    disk_cache.make_room(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_a_folder_of_somebody_else_is_read(tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import zlib
 from contextlib import suppress
 from functools import cache
@@ -28,7 +29,8 @@ MARK = b"redraft language 2\n"
 MOST_BYTES, MOST_FILES = 1 << 30, 20_000
 """Of all that is kept in a folder; what was read longest ago goes first."""
 LEFT_SEC = 3600.0
-"""A file of another name is one that a killed program had begun, if it is so much older than the newest."""
+"""A file with a dot before its name is one that a killed program had begun, if it is so much older than the newest."""
+_OURS = re.compile(r"[0-9a-f]{64}\.language|\.[0-9a-f]{64}\.language\.[0-9a-f]{8}")
 _ARRAYS = ("class_of", "src", "cls", "dst", "accepts")
 _DIGEST = hashlib.sha256().digest_size
 
@@ -96,9 +98,12 @@ def write_entry(folder: Path, key: str, entry: Entry) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Remove what is too much, and what killed programs left. Raises OSError where the folder cannot be read."""
+    """Remove what is too much, and what killed programs left, but nothing of another name than files have here.
+
+    Raises OSError where the folder cannot be read.
+    """
     found: list[tuple[os.stat_result, Path]] = []
-    for path in folder.iterdir():
+    for path in (one for one in folder.iterdir() if _OURS.fullmatch(one.name)):
         with suppress(OSError):  # another program removes files, too
             found.append((path.stat(), path))
     found.sort(key=lambda one: -one[0].st_mtime)
