@@ -43,7 +43,7 @@ from redraft.weights.layouts import matrices, read_layout
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
-from redraft.weights.quantize import quantization_json, quantize_checkpoint
+from redraft.weights.quantize import _SHARD_BYTES, _fingerprint, quantization_json, quantize_checkpoint
 from redraft.weights.source import Stored, WeightSource
 
 WRITTEN = [name for name, plan in PLANS.items() if plan.table is None]
@@ -149,6 +149,29 @@ def test_a_folder_of_somebody_elses_is_not_emptied(plain: Path, tmp_path: Path) 
     with pytest.raises(CallerError, match=r"holds thesis.txt, which this did not write; remove the folder"):
         quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
     assert (stage / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [b"", b"[]", b'{"making": 5}', b'{"making": MAKING}', b'{"making": MAKING, "done": 5}']
+    + [
+        b'{"making": MAKING, "done": {"model.safetensors": %s}}' % done
+        for done in (b"5", b'{"a": [1]}', b'{"a": [1, 1]}')
+    ]
+    + [b'{"making": MAKING, "done": {"x": {"a": ["b", "c"]}}}', b'{"making": MAKING, "done": {"config.json": {}}}'],
+)
+def test_progress_that_cannot_be_is_none(progress: bytes, plain: Path, tmp_path: Path) -> None:
+    """It was an internal error, or a shard of it was taken for one that is written."""
+    whole, stage = packed_copy(plain, tmp_path / "whole"), tmp_path / ".again.quantizing"
+    stage.mkdir()
+    (stage / "model.safetensors").write_bytes(b"half")
+    (stage / "config.json").write_bytes(b"half")
+    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": _fingerprint(WeightSource(plain))}
+    (stage / "progress.json").write_bytes(progress.replace(b"MAKING", json.dumps(making).encode()))
+    quantize_checkpoint(plain, tmp_path / "again", PLANS["int4"])
+    for path in whole.iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+    assert len(list((tmp_path / "again").iterdir())) == len(list(whole.iterdir()))
 
 
 def test_modelopt_files_are_read(plain: Path, tmp_path: Path) -> None:

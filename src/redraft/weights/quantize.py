@@ -13,10 +13,12 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 
 from redraft.config import read_config
@@ -79,6 +81,15 @@ class _Errors:
         return {target: (changed / whole) ** 0.5 if whole else 0.0 for target, (changed, whole) in self.sums.items()}
 
 
+class _Progress(msgspec.Struct):
+    """What an interrupted call leaves: the job, and by shard and target the sums of `_Errors`."""
+
+    making: dict[str, Any]
+    done: dict[
+        str, dict[str, Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=2, max_length=2)]]
+    ]
+
+
 def quantize_checkpoint(
     folder: Path,
     target: Path,
@@ -112,7 +123,7 @@ def quantize_checkpoint(
             raise WeightsError(f"{stage} is a link, and what it leads to is not ours; remove it")
         stage.mkdir(parents=True, exist_ok=True)
         with alone(stage, target):
-            done = _resume(stage, making)
+            done = _resume(stage, making, shards)
             errors = _write_all(stage, source, shards, done, progress)
             _write_rest(stage, folder, plan, packed, errors, shards)
             os.replace(stage, target)
@@ -207,14 +218,18 @@ def _fingerprint(source: WeightSource) -> list[list[object]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """The errors of the shards that an interrupted call has written; empties the folder if its job was another."""
+def _resume(
+    stage: Path, making: Mapping[str, Any], shards: Mapping[str, Sequence[_Item]]
+) -> dict[str, dict[str, list[float]]]:
+    """The errors of the shards that an interrupted call has written; empties the folder if its job was another, or what
+    it says of it cannot be read."""
     path = stage / _PROGRESS
-    if path.is_file():
-        found = read_json(path)
-        if found.get("making") == json.loads(json.dumps(making)):
-            done: dict[str, dict[str, list[float]]] = found["done"]
-            return {name: sums for name, sums in done.items() if (stage / name).is_file()}
+    with suppress(OSError, ValueError, RecursionError):  # MsgspecError and UnicodeDecodeError are of the second kind
+        found = msgspec.json.decode(path.read_bytes() if path.is_file() else b"", type=_Progress)
+        if found.making == json.loads(json.dumps(making)):
+            made = {name: {one.matrix.slot.target for one in items if one.matrix} for name, items in shards.items()}
+            done = found.done.items()
+            return {name: sums for name, sums in done if (stage / name).is_file() and sums.keys() == made.get(name)}
     if strange := [one.name for one in stage.iterdir() if not _is_ours(one.name)]:
         raise WeightsError(f"{stage} holds {shown(strange)}, which this did not write; remove the folder")
     for one in sorted(stage.iterdir(), key=lambda one: one.name == _PROGRESS):  # it goes last: a kill may come
