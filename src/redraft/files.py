@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,10 +69,12 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def copy_files(names: Iterable[str], source: Path, target: Path) -> None:
-    """Copy those of the files that a folder has into another one. Raises OSError."""
+    """Copy those of the files that a folder has into another one, each whole or not at all. Raises OSError."""
     for name in names:
         if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+            content, old = (source / name).read_bytes(), target / name
+            if not (old.is_file() and old.read_bytes() == content):  # a full disk is no matter where nothing changes
+                write_whole(old, content)
 
 
 def lock(handle: int, path: Path) -> None:
@@ -101,12 +102,27 @@ def is_free(folder: Path) -> bool:
         os.close(handle)
 
 
+_HELD = set[int]()
+
+
+def _let_go() -> None:
+    """In a fork: it would have the lock, too, and keep it for as long as it outlives the program."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 @contextmanager
 def alone(folder: Path, target: Path) -> Iterator[Path]:
     """Within this no other program writes into a folder, for `target`. Raises RequestError if one does, OSError."""
     handle = os.open(folder, os.O_RDONLY)
+    _HELD.add(handle)
     try:
         lock(handle, target)
         yield folder
     finally:
-        os.close(handle)
+        if handle in _HELD:  # a fork has closed it already
+            _HELD.remove(handle)
+            os.close(handle)

@@ -63,7 +63,8 @@ def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) ->
     shelf = TraceFolder(folder, HEAD, 2, ROOM, print)
     said = ask(nano, shelf, 3)
     ask(nano, shelf, 4)
-    assert sorted(path.name for path in folder.iterdir()) == ["00000004.jsonl", "00000005.jsonl"]
+    # What cannot be read may be no trace.
+    assert sorted(path.name for path in folder.iterdir()) == [f"0000000{number}.jsonl" for number in (1, 4, 5)]
     assert read_trace(folder / "00000004.jsonl").main.frames[-1].text == said
 
 

@@ -9,9 +9,12 @@ import time
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
+from socket import socketpair
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers import beside, nano_copy, python, tiny_checkpoint
+from tests.training import SHAPE
 
 from redraft import load
 from redraft.__main__ import main
@@ -29,18 +32,19 @@ from redraft.constraints.validation import check_readable
 from redraft.engine import dial, knee
 from redraft.engine.request import Options
 from redraft.errors import ConfigError, ConstraintError, RecipeError, RecordError, RequestError, RunError, TextError
-from redraft.files import alone
+from redraft.files import alone, copy_files, is_free
 from redraft.measure.evals import compared, evaluate_rows
 from redraft.measure.record import read_record
 from redraft.operations.decide import read_form
 from redraft.operations.questions import Question, decide_questions
 from redraft.template import ChatTemplate
-from redraft.trace.lines import Begun, Drafted, Settled
+from redraft.trace.folder import TraceFolder
+from redraft.trace.lines import VERSION, Begun, Drafted, Header, Settled
 from redraft.trace.recording import Recording
-from redraft.tune.data import Feed
-from redraft.tune.recipe import read_recipe
+from redraft.tune.data import Feed, _counts
+from redraft.tune.recipe import Recipe, read_recipe
 from redraft.tune.sources import RowsSource, parse_row
-from redraft.tune.train import train
+from redraft.tune.train import LOG, train
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
 
@@ -402,9 +406,156 @@ def test_a_checkpoint_that_no_run_made_is_not_trained_over(tmp_path: Path) -> No
     data = "tasks = { records = 1.0 }"
     path.write_text(f'name = "x"\nstart = "nano-sudoku"\n[data]\n{data}\n[train]\nsteps = 1\nbatch_size = 1\n')
     before = {one.name: one.read_bytes() for one in folder.iterdir()}
-    with pytest.raises(RecipeError, match="holds a checkpoint that no run made there"):
+    with pytest.raises(RecipeError, match=r"holds .* and no log of a run, which would be lost"):
         train(read_recipe(path), folder)
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == before
+
+
+def small_recipe(folder: Path, data: str = "tasks = { records = 1.0 }", train: str = "") -> Recipe:
+    """A run of two steps."""
+    path = folder / "recipe.toml"
+    steps = "steps = 2\nbatch_size = 1\nwarmup = 1\nthreads = 1\nprobe_every = 100\nprobe_examples = 1"
+    path.write_text(f'name = "x"\n{SHAPE}\n[data]\n{data}\n[train]\n{steps}\n{train}\n')
+    return read_recipe(path)
+
+
+NEEDED = ("model-00001-of-00002.safetensors", "tokenizer.json", "config.json", "generation_config.json", LOG)
+
+
+@pytest.mark.parametrize("name", [*NEEDED, "adapter/adapter_config.json", "mine.safetensors.index.json"])
+def test_a_file_that_a_run_would_write_is_nobody_elses(name: str, tmp_path: Path) -> None:
+    """Weights and tokenizers that lay there without a config were written over, and shards removed."""
+    mine = tmp_path / "out" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(RecipeError, match=f"out holds {name} and no log of a run, which would be lost; give another"):
+        train(small_recipe(tmp_path), tmp_path / "out")
+    assert [one for one in (tmp_path / "out").rglob("*") if one.is_file()] == [mine]
+    assert mine.read_text() == "mine"
+
+
+def test_a_run_goes_on_where_it_was_killed_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And begins beside files that are none of its own."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Feed, "ahead", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(small_recipe(tmp_path), tmp_path / "out")
+    assert {"notes.txt", "tokenizer.json", LOG} <= {one.name for one in (tmp_path / "out").iterdir()}
+    train(small_recipe(tmp_path), tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_refused_run_leaves_a_finished_one_as_it_is(tmp_path: Path) -> None:
+    """Its tokenizer became that of the other recipe, which does not go with its weights."""
+    train(small_recipe(tmp_path), out := tmp_path / "out")
+    (out / "tokenizer_config.json").write_text((out / "tokenizer_config.json").read_text() + " ")
+    before = {one.name: one.read_bytes() for one in out.iterdir()}
+    with pytest.raises(RecipeError, match="belongs to another recipe"):
+        train(small_recipe(tmp_path, train="lr = 0.5"), out)
+    assert {one.name: one.read_bytes() for one in out.iterdir()} == before
+
+
+def test_a_process_for_samples_that_is_killed_is_named(tmp_path: Path) -> None:
+    """It was an internal error; memory is what such a process runs out of."""
+    (tmp_path / "rows.py").write_text(
+        "import multiprocessing, os\ndef rows(split, seed):\n    if multiprocessing.parent_process():\n"
+        '        os.kill(os.getpid(), 9)\n    return iter([{"prompt": "a", "response": "b"}] * 99)\n'
+    )
+    recipe = small_recipe(tmp_path, f'generators = {{ "{tmp_path}/rows.py:rows" = 1.0 }}', "workers = 1")
+    with pytest.raises(RunError, match=r"prepares samples was killed, .* lower \[train\] workers or batch_size"):
+        train(recipe, tmp_path / "out")
+
+
+def test_a_fork_does_not_hold_what_its_parent_locked(tmp_path: Path) -> None:
+    """The processes that prepare samples kept the folder of a killed run for seconds."""
+    mine, its = socketpair()
+    with alone(tmp_path, tmp_path):
+        if not (child := os.fork()):
+            its.send(b"it runs")
+            its.recv(1)
+            os._exit(0)
+        mine.recv(7)
+        assert not is_free(tmp_path)
+    free = is_free(tmp_path)
+    mine.send(b"x")
+    os.waitpid(child, 0)
+    mine.close()
+    its.close()
+    assert free
+
+
+def test_a_file_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk cut the tokenizer of a finished checkpoint, and what was linked from elsewhere was written over."""
+    source, target, elsewhere = tmp_path / "source", tmp_path / "target", tmp_path / "elsewhere"
+    for folder, said in ((source, "new"), (target, "old"), (elsewhere, "mine")):
+        folder.mkdir()
+        (folder / "a").write_text(said)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left")))
+        with pytest.raises(OSError, match="No space"):
+            copy_files(["a"], source, target)
+        (target / "b").write_text("same")
+        (source / "b").write_text("same")
+        copy_files(["b"], source, target)
+    assert (target / "a").read_text() == "old"
+    (target / "a").unlink()
+    (target / "a").symlink_to(elsewhere / "a")
+    copy_files(["a", "none"], source, target)
+    assert ((target / "a").read_text(), (elsewhere / "a").read_text()) == ("new", "mine")
+
+
+@pytest.mark.parametrize(("number", "size"), [(5, 8), (6, 9), (7, 3), (2, 3)])
+def test_every_source_gets_its_share_in_the_long_run(number: int, size: int) -> None:
+    """The last of equal sources was never drawn, or less than never."""
+    found = [_counts(size, [1.0] * number, seed) for seed in range(4000)]
+    assert {sum(counts) for counts in found} == {size}
+    assert {count for counts in found for count in counts} == {size // number, size // number + 1}
+    assert [sum(counts) / 4000 for counts in zip(*found, strict=True)] == pytest.approx(
+        [size / number] * number, rel=0.1
+    )
+    assert found[:9] == [_counts(size, [1.0] * number, seed) for seed in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("size", "shares", "counts"),
+    [
+        (5, [2, 3], [2, 3]),
+        (4, [0.4, 0.6], [2, 2]),
+        (32, [0.72, 0.04, 0.04, 0.2], [23, 1, 1, 7]),
+        (6, [3.5, 2.5], [4, 2]),
+    ],
+)
+def test_shares_that_were_rounded_well_are_rounded_as_ever(size: int, shares: list[float], counts: list[int]) -> None:
+    """A run that has begun goes on with the same samples."""
+    assert all(_counts(size, shares, seed) == counts for seed in range(20))
+
+
+def test_a_run_does_not_write_into_its_own_rows(tmp_path: Path) -> None:
+    (rows := tmp_path / "rows.jsonl").write_text('{"id": "batch_req_1", "prompt": "mine')
+    (tmp_path / "link.jsonl").hardlink_to(rows)
+    for out in (rows, tmp_path / "link.jsonl"):
+        with pytest.raises(RequestError, match="is not a regular file beside the rows, which resuming needs; name one"):
+            answer_rows(Mock(), rows, out, at_once=1)
+    assert rows.read_text() == '{"id": "batch_req_1", "prompt": "mine'
+
+
+def test_a_folder_of_traces_may_hold_other_files_of_such_names(tmp_path: Path) -> None:
+    """Shards of rows are named alike: they were removed as old traces."""
+    head = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
+    for number in (1, 2):
+        (tmp_path / f"0000000{number}.jsonl").write_text('{"prompt": "mine"}\n')
+    shelf = TraceFolder(tmp_path, head, 1, 10, print)
+    for _ in range(3):
+        shelf.begin().close()
+    (tmp_path / "00000005.jsonl").write_text("mine, since it began")
+    shelf.begin().close()
+    shelf.close()
+    names = ["00000001.jsonl", "00000002.jsonl", "00000005.jsonl", "00000006.jsonl"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == names
 
 
 def test_saving_removes_no_weights_but_an_earlier_saves(tmp_path: Path) -> None:

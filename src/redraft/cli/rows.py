@@ -381,8 +381,8 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
     except OSError as error:
         raise RequestError(f"{source} cannot be read: {error.strerror}") from None
     with rows:
-        if target.exists() and not target.is_file():
-            raise RequestError(f"{target} is not a regular file, which resuming needs; name one")
+        if target.exists() and not (target.is_file() and not os.path.samestat(target.stat(), os.fstat(rows.fileno()))):
+            raise RequestError(f"{target} is not a regular file beside the rows, which resuming needs; name one")
         try:
             out = target.open("r+b" if target.exists() else "w+b")
         except OSError as error:

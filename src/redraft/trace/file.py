@@ -26,7 +26,7 @@ class TraceFile:
         self.path, self.size = path, 0
         with ExitStack() as undo:
             try:
-                if path.is_file() and path.stat().st_size and not _is_trace(path):
+                if path.is_file() and path.stat().st_size and not is_trace(path):
                     raise RequestError(
                         f"{path} holds something else than a trace, which would be lost; name another file"
                     )
@@ -59,7 +59,7 @@ class TraceFile:
         os.close(self._file)
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
     """Whether a file begins as one of this or an earlier version, and not merely with a key of that name."""
     with path.open("rb") as file:
         line = file.readline(MOST_HEADER_BYTES)

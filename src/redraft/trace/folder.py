@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock
-from redraft.trace.file import TraceFile
+from redraft.trace.file import TraceFile, is_trace
 from redraft.trace.lines import Ended, Header, Line, Taken
 
 DIGITS = 8
@@ -45,7 +45,8 @@ class TraceFolder:
                 undo.callback(os.close, self._lock)
                 lock(self._lock, path)
                 found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
-                self._kept = deque[_Old | _RequestFile](_Old(file, file.lstat().st_size) for file in found)
+                ours = [file for file in found if _is_ours(file)]  # other files may have names like these
+                self._kept = deque[_Old | _RequestFile](_Old(file, file.lstat().st_size) for file in ours)
             except OSError as error:
                 raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
             self._number = int(found[-1].stem) if found else 0
@@ -60,8 +61,10 @@ class TraceFolder:
     def begin(self) -> TraceFile:
         """The next file, which closes itself at the end of its request. Removes the oldest files beyond the limits."""
         while self._kept and (len(self._kept) >= self.most or sum(file.size for file in self._kept) > self._most_bytes):
-            with suppress(OSError):  # already removed by another program
-                self._kept.popleft().path.unlink()
+            old = self._kept.popleft().path
+            with suppress(OSError):  # already removed by another program, or another's by now
+                if _is_ours(old) or not old.stat().st_size:
+                    old.unlink()
         file = _RequestFile(self._next, self._header, self._written)
         self._number += 1
         self._kept.append(file)
@@ -77,6 +80,12 @@ class TraceFolder:
     def close(self) -> None:
         """Unlock the folder."""
         os.close(self._lock)
+
+
+def _is_ours(path: Path) -> bool:
+    with suppress(OSError):
+        return path.is_file() and is_trace(path)
+    return False
 
 
 class _RequestFile(TraceFile):

@@ -90,7 +90,7 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
 def _is_log(path: Path) -> bool:
     """Whether a run has begun where this lies: before its first step it has an empty one."""
     with suppress(OSError):
-        return path.is_file() and path.open("rb").read(8) in (b"", b'{"step":')
+        return path.is_file() and path.read_bytes()[:8] in (b"", b'{"step":')
     return False
 
 
