@@ -470,6 +470,14 @@ def test_a_process_for_samples_that_is_killed_is_named(tmp_path: Path) -> None:
         train(recipe, tmp_path / "out")
 
 
+def test_such_a_kill_while_the_state_is_written_is_no_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.save", Mock(side_effect=RuntimeError("DataLoader worker (pid 1) is killed by signal")))
+    with pytest.raises(RunError, match="prepares samples was killed"):
+        train(small_recipe(tmp_path), tmp_path / "out")
+
+
 def test_a_fork_does_not_hold_what_its_parent_locked(tmp_path: Path) -> None:
     """The processes that prepare samples kept the folder of a killed run for seconds."""
     mine, its = socketpair()

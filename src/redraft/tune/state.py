@@ -30,6 +30,8 @@ from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
 
 FILE = "training-state.pt"
+WORKER_ENDED = "DataLoader worker"
+"""How torch's error begins, a RuntimeError that a signal raises at any moment."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerprint"}
 _ROWS = "rows"
@@ -159,6 +161,8 @@ def keep(state: State, path: Path, feed: Feed) -> None:
     except (OSError, RuntimeError) as error:  # torch's own writer reports a full disk as a RuntimeError
         with suppress(OSError):
             beside.unlink()
+        if str(error).startswith(WORKER_ENDED):
+            raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise RunError(f"the training state could not be written to {path}: {reason}; free some space") from None
 

@@ -28,7 +28,7 @@ from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.pause import pausable
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import ObjectiveRecipe, Recipe
-from redraft.tune.state import FILE, State, cut_log, follow, keep, out_of_memory, restore
+from redraft.tune.state import FILE, WORKER_ENDED, State, cut_log, follow, keep, out_of_memory, restore
 from redraft.weights.adapter import write_adapter
 
 LOG = "training-log.jsonl"
@@ -73,7 +73,7 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
             f"{out} could not be written to: {error.strerror or error}; free space or choose another"
         ) from None
     except (RuntimeError, MemoryError) as error:
-        if str(error).startswith("DataLoader worker"):  # and that it is killed, or exited
+        if str(error).startswith(WORKER_ENDED):
             raise RunError(
                 "a process that prepares samples was killed, probably for lack of memory; lower [train] workers or"
                 " batch_size and run again: the run continues behind its last saved state"
