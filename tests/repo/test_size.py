@@ -9,22 +9,22 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 47_560, TESTS: 32_740}
+WHOLE_WALLS = {SOURCE: 47_680, TESTS: 33_020}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_545,
+    "core": 10_570,
     "images": 830,
     "model/gpu": 2_020,
-    "weights": 3_520,
-    "constraints": 6_430,
+    "weights": 3_550,
+    "constraints": 6_465,
     "tasks": 2_570,
-    "tune": 4_270,
+    "tune": 4_300,
     "measure": 2_760,
     "server": 6_250,
     "operations": 2_120,
-    "trace": 620,
+    "trace": 630,
     "distributed": 640,
     "cli": 5_020,
 }
