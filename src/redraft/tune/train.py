@@ -89,9 +89,10 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
 
 def _is_log(path: Path) -> bool:
     """Whether a run has begun where this lies: before its first step it has an empty one."""
-    with suppress(OSError):
-        return path.is_file() and path.read_bytes()[:8] in (b"", b'{"step":')
-    return False
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(8) in (b"", b'{"step":')
 
 
 def _take_back(out: Path, new: Sequence[Path]) -> None:
