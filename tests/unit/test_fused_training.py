@@ -10,13 +10,15 @@ import torch
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
+from redraft.cache import Prefix
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune import fused
 from redraft.tune.fused import can_fuse, fuse, fuse_checked
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import Row, Spot, pack
+from redraft.tune.lora import adapt, adapters
 from redraft.tune.objective import Batch, corrupt, losses
-from redraft.tune.recipe import ModelRecipe, ObjectiveRecipe, model_config
+from redraft.tune.recipe import LoraRecipe, ModelRecipe, ObjectiveRecipe, model_config
 
 SHAPE = ModelRecipe(
     hidden_size=24,
@@ -108,3 +110,46 @@ def test_a_form_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     assert why is not None
     assert "is off by" in why
     assert other.forward == DiffusionGemma.forward.__get__(other)
+
+
+def test_two_batches_before_a_step_add_up_and_adapters_are_trained() -> None:
+    """Adapters stand beside the matrices, whose sums are what is multiplied; they begin at zero, where A has none."""
+    models = both()
+    lora = LoraRecipe(rank=2, parts=("attention", "mlp", "experts"))
+    for model in models:
+        adapt(model, lora, seed=5)
+        generator = torch.Generator().manual_seed(6)
+        with torch.no_grad():
+            for low in adapters(model).values():
+                low.b.copy_(0.02 * torch.randn(low.b.shape, generator=generator))
+    for _ in range(2):
+        wanted, found = (gradients(model, batch(), canvases=True)[1] for model in models)
+    assert found.keys() == wanted.keys()
+    assert any("parametrizations" in name for name in found)
+    for name, right in wanted.items():
+        assert torch.linalg.vector_norm(found[name] - right) <= 1e-4 * torch.linalg.vector_norm(right), name
+
+
+def test_other_contexts_take_the_plain_way() -> None:
+    plain, other = both()
+    tokens = torch.arange(7)
+    prefixes = [Prefix(model.config.layers) for model in (plain, other)]
+    with torch.no_grad():
+        assert torch.equal(*(model.encode(tokens, at) for model, at in zip((plain, other), prefixes, strict=True)))
+
+
+def test_heads_that_are_no_power_of_two_keep_the_plain_form() -> None:
+    odd = msgspec.structs.replace(SHAPE, head_dim=12)
+    model = initial_model(model_config(odd, VOCAB), seed=1).requires_grad_(True)
+    assert fuse_checked(model, bfloat16=False) == (
+        "its layers have many experts, packed ones, or heads whose size is no power of two"
+    )
+
+
+def test_a_gradient_that_is_rounding_alone_is_no_disagreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one expert of two, the router's softmax of one number has no slope."""
+    monkeypatch.setattr(fused, "LINES", 2)
+    monkeypatch.setattr(fused, "WIDTH", 4)
+    one = msgspec.structs.replace(SHAPE, num_experts=2, top_k_experts=1)
+    model = initial_model(model_config(one, VOCAB), seed=1).requires_grad_(True)
+    assert fuse_checked(model, bfloat16=False) is None

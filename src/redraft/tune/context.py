@@ -7,7 +7,8 @@ them, the same for every position. Sequences that share a line do not see each o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -19,30 +20,14 @@ from redraft.model.rows import IMAGE_ATTENTION, Inserted, Rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
-class Seen(NamedTuple):
-    """Which keys each row of a context sees: those from `low` to before `high`, and from `reach` to before `end`."""
-
-    low: Int[Tensor, "batch rows"]
-    high: Int[Tensor, "batch rows"]
-    end: Int[Tensor, "batch rows"]
-    reach: int
-
-    def mask(self, keys: int) -> Bool[Tensor, "batch rows keys"]:
-        """The same for each key."""
-        at = torch.arange(keys, device=self.low.device)
-        low, high, end = (one[..., None] for one in self[:3])
-        return (at >= low) & (at < high) | (at >= self.reach) & (at < end)
-
-
 class _Placed:
-    """Rows at given positions, `width` of each line, and a cache of their rotations and of what they see."""
+    """Rows at given positions, `width` of each line, a cache of their rotations, and of what hides keys from them."""
 
     inserted: Inserted | None = None
 
     def __init__(self, positions: Int[Tensor, "batch tokens"]) -> None:
         self._positions, self.width = positions.flatten(), positions.shape[1]
         self._rotations: dict[LayerConfig, Rotation] = {}
-        self._seen: dict[int | None, Seen] = {}
         self._biases: dict[int | None, Tensor] = {}
 
     def rotation(self, layer: LayerConfig) -> Rotation:
@@ -71,34 +56,25 @@ class CleanContext(_Placed):
         self.batch, self.tokens = clean.shape
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
+        self.layers: list[Any] = []  # in a fused forward, what its layers are in this batch (`tune/fused_layer.py`)
         super().__init__(torch.arange(self.tokens, device=first.device) - first)  # every sequence begins at 0
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         """Causal within each sequence; an image's tokens see each other (`model/rows.py`). Padding follows the tokens,
         so causality hides it."""
         q, k, v = matrix_format(q, k, v)
-        k, v = self.keys_of(index, _split(k, self.batch), _split(v, self.batch))
-        return _attend_batch(q, k, v, self._bias(self.config.layers[index].window, q))
-
-    def keys_of(self, index: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, [batch, kv_heads, keys, head_dim], from the rows' own; they are kept."""
-        self.keys[index], self.values[index] = k, v
-        return k, v
-
-    def seen(self, window: int | None) -> Seen:
-        """What each token sees, images aside: its sequence up to itself, or the last `window` of these."""
-        if window not in self._seen:
-            at = torch.arange(self.tokens, device=self.first.device)
-            low = torch.maximum(self.first, at - (self.tokens if window is None else window) + 1)
-            self._seen[window] = Seen(low, (at + 1).expand_as(low), torch.zeros_like(low), self.tokens)
-        return self._seen[window]
+        self.keys[index], self.values[index] = _split(k, self.batch), _split(v, self.batch)
+        bias = self._bias(self.config.layers[index].window, q)
+        return _attend_batch(q, self.keys[index], self.values[index], bias)
 
     def _bias(self, window: int | None, like: Tensor) -> Float[Tensor, "batch tokens tokens"]:
         if window not in self._biases:
-            seen = self.seen(window).mask(self.tokens)
+            at = torch.arange(self.tokens, device=self.first.device)
+            near = at > at[:, None] - (self.tokens if window is None else window)
+            seen = (at <= at[:, None]) & near & (at >= self.first[:, :, None])
             for line, start, stop in self.images if window is not None or not self.windowed else ():
-                own, at = slice(start, stop), torch.arange(start, stop, device=seen.device)
-                seen[line, own, own] = at > at[:, None] - (window or self.tokens) if self.windowed else True
+                own = slice(start, stop)
+                seen[line, own, own] = near[own, own] if self.windowed else True
             self._biases[window] = _bias(seen, like)
         return self._biases[window]
 
@@ -122,7 +98,6 @@ class CanvasContext(_Placed):
         no canvas sees any, known without asking a GPU."""
         self.clean, self.owner, self.origin, self.start, self.live = clean, owner, origin, start, live
         self.reach = int(start.max()) if reach is None else reach
-        self._bounds: Tensor | None = None
         super().__init__((start - origin)[:, None] + torch.arange(width, device=start.device))  # behind its prefix
 
     def some(self, chosen: Int[Tensor, "some"]) -> CanvasContext:
@@ -131,39 +106,30 @@ class CanvasContext(_Placed):
         owner, origin, start = self.owner[chosen], self.origin[chosen], self.start[chosen]
         return CanvasContext(self.clean, owner, origin, start, self.width, live, self.reach)
 
+    @cached_property
+    def bounds(self) -> Int[Tensor, "lines_and_one"]:
+        """The first canvas of each line, and the number of all: they stand in the order of their lines."""
+        return torch.searchsorted(self.owner, torch.arange(self.clean.batch + 1, device=self.owner.device))
+
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         """Prefix keys from the clean pass, then the canvas's own."""
         count = self.start.shape[0]
         q, k, v = matrix_format(q, k, v)
-        k, v = self.keys_of(index, _split(k, count), _split(v, count))
+        old_k = self.clean.keys[index][:, :, : self.reach][self.owner]
+        old_v = self.clean.values[index][:, :, : self.reach][self.owner]
+        k, v = torch.cat([old_k, _split(k, count)], 2), torch.cat([old_v, _split(v, count)], 2)
         return _attend_batch(q, k, v, self._bias(self.clean.config.layers[index].window, q))
-
-    def keys_of(self, index: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, [canvases, kv_heads, keys, head_dim], from the rows' own."""
-        old_k, old_v = (kept[index][:, :, : self.reach] for kept in (self.clean.keys, self.clean.values))
-        return torch.cat([old_k[self.owner], k], 2), torch.cat([old_v[self.owner], v], 2)
-
-    @property
-    def bounds(self) -> Int[Tensor, "lines_and_one"]:
-        """The first canvas of each line, and the number of all: they stand in the order of their lines."""
-        if self._bounds is None:
-            lines = torch.arange(self.clean.batch + 1, device=self.owner.device)
-            self._bounds = torch.searchsorted(self.owner, lines)
-        return self._bounds
-
-    def seen(self, window: int | None) -> Seen:
-        """What each position sees: the clean tokens before the canvas, or the last `window` - 1 of them, and all of the
-        canvas that is there."""
-        if window not in self._seen:
-            low = self.origin if window is None else torch.maximum(self.origin, self.start - window + 1)
-            end = torch.full_like(low, self.width) if self.live is None else self.live
-            low, high, end = (one[:, None].expand(-1, self.width) for one in (low, self.start, self.reach + end))
-            self._seen[window] = Seen(low, high, end, self.reach)
-        return self._seen[window]
 
     def _bias(self, window: int | None, like: Tensor) -> Float[Tensor, "canvases canvas keys"]:
         if window not in self._biases:
-            self._biases[window] = _bias(self.seen(window).mask(self.reach + self.width), like)
+            key, start = torch.arange(self.reach, device=self.start.device), self.start[:, None]
+            prefix = (key < start) & (key >= self.origin[:, None])
+            if window is not None:
+                prefix &= key >= start - window + 1
+            own = torch.ones(self.start.shape[0], self.width, dtype=torch.bool, device=self.start.device)
+            if self.live is not None:
+                own = torch.arange(self.width, device=self.start.device) < self.live[:, None]
+            self._biases[window] = _bias(torch.cat([prefix, own], 1)[:, None], like).expand(-1, self.width, -1)
         return self._biases[window]
 
 

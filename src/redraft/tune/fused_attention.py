@@ -19,20 +19,21 @@ from redraft.tune.fused_kernels import _load, _shrink, _store, _tile, _unit_back
 
 @triton.jit
 @no_type_check
-def _place_of(first, start, row, tokens, CANVAS: tl.constexpr, inside):
-    """A row's position in its sequence; `first` is where that begins in its line, `start` where its canvas does."""
+def _place_of(first, start, row, tokens, places, CANVAS: tl.constexpr, inside):
+    """A row's position in its sequence; `first` is where that begins in its line, `start` where its canvas does. The
+    padding of a canvas may be behind the last of `places`."""
     line, token = row // tokens, row % tokens
     if CANVAS:
         found = tl.load(start + line, mask=inside, other=0) - tl.load(first + line, mask=inside, other=0) + token
     else:
         found = token - tl.load(first + row, mask=inside, other=0)
-    return found
+    return tl.minimum(found, places - 1)
 
 
 @triton.jit
 @no_type_check
 def heads(
-    qkv, q_scale, k_scale, cos, sin, first, start, q, k, v, rows, tokens, keys, offset, step, eps,
+    qkv, q_scale, k_scale, cos, sin, first, start, q, k, v, rows, tokens, keys, offset, step, places, eps,
     CANVAS: tl.constexpr, HEADS: tl.constexpr, KV: tl.constexpr, FULL: tl.constexpr, DIM: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -44,7 +45,7 @@ def heads(
     there = row < rows
     inside = there[:, None] & (at < DIM)[None, :]
     base = row[:, None] * step + head * DIM
-    turn = _place_of(first, start, row, tokens, CANVAS, there)[:, None] * DIM
+    turn = _place_of(first, start, row, tokens, places, CANVAS, there)[:, None] * DIM
     x = _load(qkv, base + at[None, :], inside)
     shrink = _shrink(x, DIM, eps)[:, None]
     line, token = (row // tokens)[:, None], (row % tokens)[:, None]
@@ -70,7 +71,8 @@ def heads(
 @no_type_check
 def heads_back(
     to_q, to_k, to_v, qkv, q_scale, k_scale, cos, sin, first, start, to_qkv, to_scales, rows, tokens, keys, offset,
-    step, eps, CANVAS: tl.constexpr, HEADS: tl.constexpr, KV: tl.constexpr, FULL: tl.constexpr, DIM: tl.constexpr,
+    step, places, eps,
+    CANVAS: tl.constexpr, HEADS: tl.constexpr, KV: tl.constexpr, FULL: tl.constexpr, DIM: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     head, at = tl.program_id(1), tl.arange(0, DIM)
@@ -83,7 +85,7 @@ def heads_back(
         there = row < rows
         inside = there[:, None] & (at < DIM)[None, :]
         base = row[:, None] * step + head * DIM
-        turn = _place_of(first, start, row, tokens, CANVAS, there)[:, None] * DIM
+        turn = _place_of(first, start, row, tokens, places, CANVAS, there)[:, None] * DIM
         x = _load(qkv, base + at[None, :], inside)
         shrink = _shrink(x, DIM, eps)
         unit = x * shrink[:, None]
@@ -138,14 +140,14 @@ def gather_back(to_k, to_v, bounds, to_old_k, to_old_v, numbers, step, to_step, 
 @triton.jit
 @no_type_check
 def softmax(
-    scores, first, start, live, rows, keys, tokens, lines, reach, window, CANVAS: tl.constexpr, LIVE: tl.constexpr,
+    scores, first, start, live, rows, keys, tokens, line_rows, reach, window, CANVAS: tl.constexpr, LIVE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """In place. A token sees its sequence up to itself. A position of a canvas sees the sequence before the canvas, and
-    behind `reach` what is there of the canvas. Of a sequence a window shows the last. `lines` rows are one line's."""
+    behind `reach` what is there of the canvas. Of a sequence a window shows the last. A line has `line_rows` rows."""
     row, at = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64), tl.arange(0, BLOCK)[None, :]
     there = row < rows
-    line, token = row // lines, row % tokens
+    line, token = row // line_rows, row % tokens
     if CANVAS:
         begins = tl.load(first + line, mask=there, other=0)
         ends = tl.load(start + line, mask=there, other=1)

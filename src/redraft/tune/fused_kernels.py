@@ -98,7 +98,7 @@ def norm_back(
 @triton.jit
 @no_type_check
 def after(
-    attended, x, post, mlp, experts, router, a, for_mlp, for_experts, for_router, rows, size, eps, less,
+    attended, x, post, mlp, experts, router, a, for_mlp, for_experts, for_router, rows, size, eps, router_scale,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     place, inside = _tile(tl.program_id(0) * ROWS, rows, size, ROWS, BLOCK)
@@ -110,17 +110,17 @@ def after(
     unit = stream * _shrink(stream, size, eps)[:, None]
     _store(for_mlp, place, unit * _weight(mlp, size, BLOCK)[None, :], inside)
     _store(for_experts, place, unit * _weight(experts, size, BLOCK)[None, :], inside)
-    _store(for_router, place, unit * (_weight(router, size, BLOCK) * less)[None, :], inside)
+    _store(for_router, place, unit * (_weight(router, size, BLOCK) * router_scale)[None, :], inside)
 
 
 @triton.jit
 @no_type_check
 def after_back(
     to_a, to_mlp, to_experts, to_router, attended, a, post, mlp, experts, router, to_attended, to_x, to_weights,
-    rows, size, eps, less, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    rows, size, eps, router_scale, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     by_post, by_mlp = _weight(post, size, BLOCK), _weight(mlp, size, BLOCK)
-    by_experts, by_router = _weight(experts, size, BLOCK), _weight(router, size, BLOCK) * less
+    by_experts, by_router = _weight(experts, size, BLOCK), _weight(router, size, BLOCK) * router_scale
     of_post, of_mlp = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     of_experts, of_router = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
@@ -147,7 +147,7 @@ def after_back(
     _add_up(to_weights, 0, of_post, size, BLOCK)
     _add_up(to_weights, 1, of_mlp, size, BLOCK)
     _add_up(to_weights, 2, of_experts, size, BLOCK)
-    _add_up(to_weights, 3, of_router * less, size, BLOCK)
+    _add_up(to_weights, 3, of_router * router_scale, size, BLOCK)
 
 
 @triton.jit

@@ -57,7 +57,7 @@ class _Kept(NamedTuple):
     q: Tensor
     keys: Tensor
     values: Tensor
-    shares: Tensor
+    attention_weights: Tensor
     mixed: Tensor
     attended: Tensor
     a: Tensor
@@ -72,7 +72,7 @@ class _Kept(NamedTuple):
     experts_up: Tensor
     experts_inner: Tensor
     routed: Tensor
-    x: Tensor
+    out: Tensor
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Norm(Function):
         return to_x, to_weight, None, None
 
 
-class Handed(Function):
+class WeightGradients(Function):
     """Rows as they are. Their gradient is the last of a batch: those of all `layers` are handed over with it."""
 
     @staticmethod
@@ -181,7 +181,11 @@ class Handed(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        return g, None, *(one for layer in ctx.layers for one in layer.gradients())
+        layers, ctx.layers = ctx.layers, None  # they are added up once
+        found = tuple(one for layer in layers for one in layer.gradients())
+        for layer in layers:
+            layer.to_matrices.clear()  # so that autograd keeps them without a copy
+        return g, None, *found
 
 
 class FusedLayer(Function):
@@ -198,7 +202,7 @@ class FusedLayer(Function):
         by_qkv, by_out, by_up, by_down, by_router, by_experts_up, by_experts_down = layer.matrices
         qkv = h @ by_qkv.T
         q, keys, values = _heads(layer, lines, qkv, old_k, old_v)
-        mixed, shares = _attention(shape, lines, q, keys, values)
+        mixed, attention_weights = _attention(shape, lines, q, keys, values)
         attended = mixed @ by_out.T
         a, for_mlp, for_experts, for_router = torch.empty_like(x), *(torch.empty_like(h) for _ in range(3))
         before = (w.post_attention, w.pre_mlp, w.pre_experts, w.router_scale)
@@ -215,7 +219,7 @@ class FusedLayer(Function):
         behind = (w.post_mlp, w.post_experts, w.post_ffw, scalar, w.norm)
         _launch("joined", a, (a, dense, routed, *behind, out, normed), (shape.eps,))
         ctx.save_for_backward(
-            *(h, qkv, q, keys, values, shares, mixed, attended, a, for_mlp, for_experts, for_router),
+            *(h, qkv, q, keys, values, attention_weights, mixed, attended, a, for_mlp, for_experts, for_router),
             *(up, inner, dense, scores, share, experts_up, experts_inner, routed, out),
         )
         ctx.layer, ctx.lines, ctx.scalar, ctx.old = layer, lines, scalar, None if old_k is None else old_k.shape
@@ -227,14 +231,15 @@ class FusedLayer(Function):
         ctx: Any, to_out: Tensor | None, to_normed: Tensor, more_k: Tensor | None, more_v: Tensor | None
     ) -> Any:
         layer, lines, s = ctx.layer, ctx.lines, _Kept(*ctx.saved_tensors)
-        shape, w, rest = layer.shape, layer.weights, (layer.shape.eps, s.x.shape[1] ** -0.5)
+        shape, w, rest = layer.shape, layer.weights, (layer.shape.eps, s.out.shape[1] ** -0.5)
         by_qkv, by_out, by_up, by_down, by_router, by_experts_up, by_experts_down = layer.matrices
-        to_out = torch.zeros_like(s.x) if to_out is None else to_out.contiguous()
+        to_out = torch.zeros_like(s.out) if to_out is None else to_out.contiguous()
+        to_normed = torch.zeros_like(s.h) if to_normed is None else to_normed.contiguous()
         to_a, to_dense, to_routed = torch.empty_like(s.a), torch.empty_like(s.dense), torch.empty_like(s.routed)
         behind = (w.post_mlp, w.post_experts, w.post_ffw, ctx.scalar, w.norm)
         found = (to_a, to_dense, to_routed, layer.to_joined)
-        joined = (to_out, to_normed.contiguous(), s.dense, s.routed, *behind, s.x, *found)
-        _launch("joined_back", s.x, joined, rest[:1])
+        joined = (to_out, to_normed, s.dense, s.routed, *behind, s.out, *found)
+        _launch("joined_back", s.out, joined, rest[:1])
         to_experts_up, to_share = _gated_back(to_routed @ by_experts_down, s.experts_up, s.share)
         to_scores = torch.empty_like(s.scores)
         routing = (to_share, s.scores, w.per_expert, to_scores, layer.to_experts)
@@ -245,7 +250,7 @@ class FusedLayer(Function):
         before = (w.post_attention, w.pre_mlp, w.pre_experts, w.router_scale)
         ends = (to_attended, to_x, layer.to_after)
         _launch("after_back", s.a, (to_a, *branches, s.attended, s.a, *before, *ends), rest)
-        to_q, to_k, to_v = _attention_back(to_attended @ by_out, s.q, s.keys, s.values, s.shares)
+        to_q, to_k, to_v = _attention_back(to_attended @ by_out, s.q, s.keys, s.values, s.attention_weights)
         to_k, to_v = to_k if more_k is None else to_k.add_(more_k), to_v if more_v is None else to_v.add_(more_v)
         to_old = (None, None) if ctx.old is None else _to_lines(lines, to_k, to_v, ctx.old)
         to_qkv = _heads_back(layer, lines, (to_q, to_k, to_v), s.qkv)
@@ -298,7 +303,7 @@ def _heads_sizes(
     """Grid, sizes and forms of the kernels of heads."""
     shape, dim = layer.shape, layer.cos.shape[1]
     forms = {"HEADS": shape.heads, "KV": shape.kv_heads, "FULL": shape.full, "DIM": dim, "ROWS": max(1, NUMBERS // dim)}
-    sizes = (len(qkv), lines.tokens, keys, offset, qkv.shape[1], shape.eps)
+    sizes = (len(qkv), lines.tokens, keys, offset, qkv.shape[1], len(layer.cos), shape.eps)
     grid = (-(-len(qkv) // forms["ROWS"]), qkv.shape[1] // dim)
     return grid, sizes, forms | {"CANVAS": lines.start is not None}
 
@@ -318,25 +323,27 @@ def _attention(
     """Mixed values, and the softmax's. The query heads that share a key head are rows of one product."""
     batch, heads, tokens, dim = q.shape
     folded, k, v = q.view(batch * k.shape[1], -1, dim), k.flatten(0, 1), v.flatten(0, 1)
-    shares = torch.bmm(folded, k.transpose(1, 2))
+    attention_weights = torch.bmm(folded, k.transpose(1, 2))
     rows, keys = batch * heads * tokens, k.shape[1]
     grid, sizes = _rows_of(rows, keys)
     first, start = _begins(lines)
     forms = {"CANVAS": lines.start is not None, "LIVE": lines.live is not None}
-    given = (shares, first, start, first if lines.live is None else lines.live)
+    given = (attention_weights, first, start, first if lines.live is None else lines.live)
     reach = lines.reach if lines.start is not None else keys
     fused_attention.softmax[grid](*given, rows, keys, tokens, heads * tokens, reach, shape.window, **forms, **sizes)
-    mixed = torch.bmm(shares, v).view(batch, heads, tokens, dim)
-    return mixed.transpose(1, 2).reshape(batch * tokens, -1), shares
+    mixed = torch.bmm(attention_weights, v).view(batch, heads, tokens, dim)
+    return mixed.transpose(1, 2).reshape(batch * tokens, -1), attention_weights
 
 
-def _attention_back(g: Tensor, q: Tensor, k: Tensor, v: Tensor, shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_back(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, attention_weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, tokens, dim = q.shape
-    g = g.view(batch, tokens, heads, dim).transpose(1, 2).reshape(len(shares), -1, dim)
-    to_v, to_scores = torch.bmm(shares.transpose(1, 2), g), torch.bmm(g, v.flatten(0, 1).transpose(1, 2))
+    g = g.view(batch, tokens, heads, dim).transpose(1, 2).reshape(len(attention_weights), -1, dim)
+    to_v, to_scores = torch.bmm(attention_weights.transpose(1, 2), g), torch.bmm(g, v.flatten(0, 1).transpose(1, 2))
     rows, keys = batch * heads * tokens, k.shape[2]
     grid, sizes = _rows_of(rows, keys)
-    fused_attention.softmax_back[grid](to_scores, shares, rows, keys, **sizes)
+    fused_attention.softmax_back[grid](to_scores, attention_weights, rows, keys, **sizes)
     to_q, to_k = torch.bmm(to_scores, k.flatten(0, 1)), torch.bmm(to_scores.transpose(1, 2), q.view(g.shape))
     return to_q.view(q.shape), to_k.view(k.shape), to_v.view(v.shape)
 

@@ -71,7 +71,8 @@ def pack(
     `draws` repeats every canvas. `most_rows` bounds the token rows of a batch, unless a single row has more. With
     `pack_tokens` sequences share lines of that many tokens. Lengths are rounded up to `length_step` tokens, and
     sequences of one rounded length share a batch. So do groups that differ, two by two, while each time at most
-    `merge_rows` token rows of padding come of it; lines are then of ALIGNED tokens, for a GPU's products.
+    `merge_rows` token rows of padding come of it; lines are then filled up to ALIGNED tokens, beyond the bounds above,
+    for a GPU's products.
     """
     groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:

@@ -80,7 +80,7 @@ class Batch:
             reach = min(-(-reach // ALIGNED) * ALIGNED, self.clean.shape[1])
         whole = replace(self, places=self.found_places(), reach=reach)
         held = {name: one for name, one in vars(whole).items() if isinstance(one, Tensor)}
-        moved: dict[str, Any] = {name: sent(one, device) for name, one in held.items()}
+        moved: dict[str, Any] = {name: to_device(one, device) for name, one in held.items()}
         return replace(whole, **moved)
 
     def found_places(self) -> Int[Tensor, "places"]:
@@ -135,10 +135,10 @@ class Corruption:
 
     def to(self, device: torch.device) -> Corruption:
         """The same on a device: the numbers are drawn on the CPU, so that every device trains alike."""
-        moved = {name: sent(getattr(self, name), device) for name in ("canvas", "level", "conditioned")}
-        roll, guessed = self.roll, tuple(sent(one, device) for one in self.turns())
+        moved = {name: to_device(getattr(self, name), device) for name in ("canvas", "level", "conditioned")}
+        roll, guessed = self.roll, tuple(to_device(one, device) for one in self.turns())
         if roll is not None:
-            roll = Roll(*(sent(getattr(roll, name), device) for name in roll.__dataclass_fields__))
+            roll = Roll(*(to_device(getattr(roll, name), device) for name in roll.__dataclass_fields__))
         return Corruption(**moved, roll=roll, guessed=guessed)
 
     def turns(self) -> tuple[Int[Tensor, "some"], ...]:
@@ -180,9 +180,11 @@ class Losses:
 REFERENCE = ObjectiveRecipe()
 
 
-def sent(x: Tensor, device: torch.device) -> Tensor:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
     """The same on a device; its copy to a GPU takes place behind what the GPU does, and the host goes on."""
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+    if device.type == "cuda" and x.device.type == "cpu":
+        x = x.pin_memory()
+    return x.to(device, non_blocking=device.type == "cuda")
 
 
 def corrupt(batch: Batch, vocab: int, generator: torch.Generator, objective: ObjectiveRecipe = REFERENCE) -> Corruption:

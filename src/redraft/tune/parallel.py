@@ -19,7 +19,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -73,7 +73,10 @@ def world_of(recipe: Recipe) -> Iterator[World]:
     device, (rank, count) = torch.device(recipe.train.device), place()
     if count == 1:
         _check_device(recipe, (device.index or 0) + 1)
-        yield World(device)
+        with (
+            torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        ):  # where kernels of ours are launched
+            yield World(device)
         return
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     if local != count:
