@@ -44,6 +44,8 @@ _META_SCHEMA = re.compile(r'"\$ref": "(https?://json-schema\.org/draft(?:-0[467]
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ASIDE = ("$defs", "definitions", "const", "enum", "default", "examples")
 """Keywords whose parts no validator tries, but by references."""
+_NAMED = (*MAPS, "dependencies")
+"""Keywords of whose parts the keys are names."""
 MOST_LEVELS = 200
 """Levels of lists and objects in a schema."""
 MOST_PARTS, MOST_PATTERNS, MOST_MATCHES = 5000, 16, 200
@@ -215,7 +217,7 @@ def _cost(schema: Any) -> tuple[int, int]:
                     except (LookupError, ValueError, TypeError):
                         return MOST_PARTS + 1, patterns
                 elif key not in _ASIDE and isinstance(inner, dict | list):
-                    stack.append((inner, key in (*MAPS, "dependencies") and isinstance(inner, dict)))
+                    stack.append((inner, key in _NAMED and isinstance(inner, dict)))
     # Of a part with a name of its own, references begin there.
     return MOST_PARTS + 1 if refers and moved else count, patterns
 

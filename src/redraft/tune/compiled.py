@@ -44,13 +44,14 @@ def compile_parts(model: DiffusionGemma) -> None:
     for layer in model.layers:
         assert isinstance(layer, Layer)
         layer.kernels = layer.attention.kernels = _FORMS
-        _replace(layer, "before", partial(before, layer))
-        _replace(layer, "after", partial(after, layer))
-    _replace(model.self_conditioning, "forward", torch.compile(model.self_conditioning.forward, **_OPTIONS))
-    _replace(model, "logits", torch.compile(model.logits, **_OPTIONS))
+        set_method(layer, "before", partial(before, layer))
+        set_method(layer, "after", partial(after, layer))
+    set_method(model.self_conditioning, "forward", torch.compile(model.self_conditioning.forward, **_OPTIONS))
+    set_method(model, "logits", torch.compile(model.logits, **_OPTIONS))
 
 
-def _replace(module: Module, method: str, form: Callable[..., Any]) -> None:
+def set_method(module: Module, method: str, form: Callable[..., Any]) -> None:
+    """Give one module another form of a method."""
     setattr(module, method, form)  # types forbid assigning to a method
 
 

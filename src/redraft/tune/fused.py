@@ -26,6 +26,7 @@ from redraft.model.moe import DENSE_RATIO, Experts
 from redraft.model.rope import rotation
 from redraft.model.rows import by_mode
 from redraft.shapes import Tensor
+from redraft.tune.compiled import set_method
 from redraft.tune.context import CanvasContext, CleanContext
 from redraft.tune.fused_layer import (
     MATRICES,
@@ -62,7 +63,7 @@ def fuse_checked(model: DiffusionGemma, *, bfloat16: bool) -> str | None:
     """Fuse a model on a GPU if loss and gradients of a small batch are those of the plain form; else say why not."""
     if not can_fuse(model):
         return "its layers have many experts, packed ones, or heads whose size is no power of two"
-    plain = model.forward, model.self_conditioning.kernels
+    plain, kernels = model.forward, model.self_conditioning.kernels
     wanted = _tried(model, bfloat16)
     whole = math.hypot(*(float(one.norm()) for one in wanted.values()))
     try:
@@ -73,13 +74,14 @@ def fuse_checked(model: DiffusionGemma, *, bfloat16: bool) -> str | None:
             for name, one in wanted.items()
         }
     except Exception as error:  # of a compiler, or of a driver
-        off, why = {}, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     else:
         worst = max(off, key=lambda name: off[name] if math.isfinite(off[name]) else math.inf)
         if off[worst] <= (ROUNDED if bfloat16 else EXACT):
             return None
         why = f"the gradient of {worst} is off by {off[worst]:.1%}"
-    model.forward, model.self_conditioning.kernels = plain  # type: ignore[method-assign]
+    set_method(model, "forward", plain)
+    model.self_conditioning.kernels = kernels
     return why
 
 
@@ -94,7 +96,7 @@ def fuse(model: DiffusionGemma) -> None:
             return plain(tokens, soft, context)
         return fused.forward(tokens, soft, context)
 
-    model.forward = forward  # type: ignore[method-assign]
+    set_method(model, "forward", forward)
 
 
 def norm_trained(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:

@@ -95,9 +95,11 @@ class Batched:
     """A layer in one batch: its weights, its matrices as they are multiplied, those of all experts side by side, and
     the gradients so far.
 
-    cos, sin    [positions, head_dim] of the layer's rotation
-    to_norms    [4, hidden] after attention and [4, hidden] behind the MLPs, in the order of the kernels
-    to_heads    [2, head_dim] of queries and keys
+    cos, sin      of the layer's rotation
+    to_after      of the norm behind attention, and of those that MLP, experts and router read
+    to_joined     of the norms behind MLP, experts and both, and of the next layer's first
+    to_heads      of the norms of queries and keys
+    to_experts    of the experts' own scales
     """
 
     shape: Shape
@@ -130,8 +132,9 @@ class Batched:
 
 @dataclass(frozen=True)
 class Lines:
-    """Where the rows of a forward stand. Rows of canvases have `start`; `keys` are then as many as any of them sees.
+    """Where the rows of a forward stand. Rows of canvases have `start`, and what stands below.
 
+    tokens    rows of a line, or of a canvas          reach   keys of a line that any canvas sees
     first     of a token, where its sequence begins; of a canvas, where its sequence does
     start     where a canvas begins                   live    its positions that are there, if not all are
     owner     the line of each canvas                 bounds  the first canvas of each line, and their number
@@ -165,9 +168,12 @@ class Norm(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        to_x, to_weight = torch.empty_like(x), None if weight is None else torch.zeros_like(weight)
-        given = (g.contiguous(), x, *((x, x) if weight is None else (weight, to_weight)))
-        _launch("norm_back", x, (*given[:3], to_x, given[3]), (ctx.eps,), WEIGHT=weight is not None)
+        to_x = torch.empty_like(x)
+        if weight is None:
+            _launch("norm_back", x, (g.contiguous(), x, x, to_x, x), (ctx.eps,), WEIGHT=False)
+            return to_x, None, None, None
+        to_weight = torch.zeros_like(weight)
+        _launch("norm_back", x, (g.contiguous(), x, weight, to_x, to_weight), (ctx.eps,), WEIGHT=True)
         return to_x, to_weight, None, None
 
 

@@ -232,8 +232,8 @@ def losses(
     clean = CleanContext(model.config, batch.clean, batch.first, spans, model.image_attention)
     clean.inserted = inserted(model, batch.images, batch.clean.shape[1])
     hidden, places = model(batch.clean.flatten(), None, clean), batch.found_places()
-    told = batch.clean.flatten()[places]
-    encode = F.cross_entropy(model.logits(hidden.index_select(0, places - 1)), told, reduction="sum")
+    logits, wanted = model.logits(hidden.index_select(0, places - 1)), batch.clean.flatten()[places]
+    encode = F.cross_entropy(logits, wanted, reduction="sum")
     encode = encode / max(1, len(places))
     if corruption is None or not len(batch.target):
         return Losses(encode, None)

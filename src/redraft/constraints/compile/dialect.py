@@ -226,7 +226,9 @@ class Document:
     def _enter(self, name: str, node: dict[str, Any]) -> None:
         """Note what a name stands for; and that it stands for two things, as the same `$id` in two tools does."""
         known = self.named.setdefault(name, node)
-        if known is not node and json.dumps(known, sort_keys=True) != json.dumps(node, sort_keys=True):
+        if name in self.twice or known is node:  # compared once: a large one may have thousands of its name inside it
+            return
+        if json.dumps(known, sort_keys=True) != json.dumps(node, sort_keys=True):
             self.twice.add(name)
 
     def _survey(self, node: dict[str, Any], path: tuple[str | int, ...]) -> None:
