@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 47_680, TESTS: 33_060}
+WHOLE_WALLS = {SOURCE: 47_720, TESTS: 33_120}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_570,
+    "core": 10_615,
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_550,

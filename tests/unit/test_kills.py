@@ -5,6 +5,7 @@ A process that is killed is a fork of the test's, which has the imports behind i
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -17,8 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from tests.helpers import BYTES, forked, tiny_checkpoint, tiny_config
 from tests.training import rows
 from tests.unit.test_disk_cache import SCHEMA, right, spelt
@@ -36,6 +40,9 @@ from redraft.tune.train import train
 from redraft.weights.load import load_model
 from redraft.weights.plan import PLANS
 from redraft.weights.quantize import quantize_checkpoint
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 FORK = multiprocessing.get_context("fork")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -128,11 +135,59 @@ def test_an_interrupt_at_any_moment_leaves_an_engine_that_answers(engine: Engine
                 engine.generate("go on", options=options)
         except KeyboardInterrupt:
             met += 1
-        timer.join()
+        finally:
+            timer.join()  # or it would end the next test
         engine.loop.check()
         assert not engine.loop.is_busy
         assert engine.loop.num_bytes == 0
     assert met == 8
+    assert engine.generate("go on", options=options).text == expected
+
+
+def test_an_interrupt_between_any_two_instructions_leaves_neither_a_lock_nor_a_mode_of_torch(engine: Engine) -> None:
+    """One came between torch's taking its inference mode and our `with`: collected later, the guard ended the mode in
+    the middle of another forward. So the errors are kept here, with their frames, and let go within such a mode."""
+    options = Options(max_tokens=4, seed=3)
+    expected = engine.generate("go on", options=options).text
+    files = ("grad_mode.py", "contextlib.py", "interrupts.py")
+    errors, at, left = [], 1, 0
+
+    def trace(frame: FrameType, _event: str, _given: object) -> TraceFunction | None:
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return count
+
+    def count(_frame: FrameType, event: str, _given: object) -> TraceFunction:
+        nonlocal left
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return count
+
+    while True:
+        left, before = at, sys.gettrace()
+        try:
+            sys.settrace(trace)
+            try:
+                assert engine.generate("go on", options=options).text == expected
+            finally:
+                sys.settrace(before)
+        except KeyboardInterrupt as error:
+            errors.append(error)
+        if left > 0:
+            break
+        assert not torch.is_inference_mode_enabled()
+        assert not engine.loop._turn_lock.locked()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        at += 97
+    assert len(errors) > 25
+    with torch.inference_mode():
+        errors.clear()
+        gc.collect()
+        assert torch.is_inference_mode_enabled()
+    engine.loop.drain()  # what was interrupted between being submitted and being read
     assert engine.generate("go on", options=options).text == expected
 
 

@@ -32,6 +32,7 @@ from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows
 from redraft.errors import BusyError, RequestError, RunError
+from redraft.interrupts import Held
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text
 
@@ -117,9 +118,11 @@ class Loop:
         try:
             while not self._queue(sequence, wait=wait):
                 self._wait_for_room()
-        except BaseException:
+        except BaseException as error:
             if scope is not None:
                 scope.remove(handle)
+            if not isinstance(error, Exception):  # Ctrl-C: it may be queued, and nobody would read it
+                self.abort(sequence)
             raise
         return handle
 
@@ -130,29 +133,31 @@ class Loop:
         """
         if sequence.finished or self._is_forked:
             return
-        with self._mail:
-            self._aborted.add(sequence)
-            self._mail.notify_all()
-        with self._turn(wait=False) as ours:
-            if ours:
-                self._collect()
+        with Held():
+            with self._mail:
+                self._aborted.add(sequence)
+                self._mail.notify_all()
+            with self._turn(wait=False) as ours:
+                if ours:
+                    self._collect()
 
     def tick(self) -> bool:
         """One forward, if there is anything to run. Returns whether any request is left.
 
-        An error ends the requests it concerns; only what is no error passes, like Ctrl-C.
+        An error ends the requests it concerns; only what is no error passes. Ctrl-C waits for the end of the forward.
         """
         self._refuse_reentry()
         batch: Batch | None = None
-        with self._turn():
+        with Held(), self._turn():
             try:
                 self._collect()
                 self._retire()
                 self._admit()
                 batch = self.scheduler.next()
-                if not batch:
+                if batch:
+                    self._forward(batch)
+                else:
                     self._fail(*self.admission.starved())
-                self._forward(batch)
             except BaseException as error:  # a failure of ours must not leave a reader waiting for ever
                 self._fail(self._all() if batch is None else [piece.sequence for piece in batch], error)
                 if not isinstance(error, Exception):
@@ -230,7 +235,7 @@ class Loop:
 
     def _queue(self, sequence: Sequence, *, wait: bool) -> bool:
         """Put a sequence into the mail; False if it has to wait for room."""
-        with self._mail:
+        with Held(), self._mail:
             try:
                 self.scheduler.check_room(len(self._arrived))
             except BusyError:
@@ -318,8 +323,6 @@ class Loop:
         self._share_prompts()
 
     def _forward(self, batch: Batch) -> None:
-        if not batch:
-            return
         shortages = self.runner.shortages
         found = self.runner.run(batch)
         if self.runner.shortages > shortages:
@@ -336,8 +339,7 @@ class Loop:
     def _share_prompts(self) -> None:
         """Let variants take over the prompt of the request they stand behind, once it is encoded."""
         for one in list(self.scheduler.running.values()):
-            ahead = one.behind
-            if ahead is None or not ahead.opened:
+            if (ahead := one.behind) is None or not ahead.opened:
                 continue
             if ahead.prefix.length == len(ahead.prompt):
                 self.runner.share(ahead, one)
