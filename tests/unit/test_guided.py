@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,33 @@ def test_a_matcher_that_takes_nothing_more_is_made_anew(monkeypatch: pytest.Monk
 def test_too_few_tokens_are_refused_with_how_many_were_found_to_do() -> None:
     with pytest.raises(ConstraintError, match=r"no valid answer of 20 tokens was found, and the shortest .* has \d\d;"):
         guided(INTERFACE).start(20)
+
+
+def test_a_long_text_in_a_schema_is_taken_at_once() -> None:
+    """It was turned into tokens at each of its bytes: 12 to 90 seconds for one of 60,000."""
+    text = "The quick brown fox, 12 " * 2500
+    language, began = guided({"const": text}), time.monotonic()
+    with pytest.raises(ConstraintError, match="no valid answer of 500 tokens was found; raise"):
+        language.start(500)
+    assert language.start(70_000).plan.tokens == [byte + 2 for byte in json.dumps(text).encode()]
+    assert time.monotonic() - began < 5
+
+
+def test_what_may_come_next_does_not_depend_on_how_far_llguidance_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schemas = [{"const": "é☃ ab" * 200}, {"enum": ["xyz " * 300, "xyz " * 300 + "b", {"a" * 400: ["yes" * 200]}]}]
+    for schema in schemas:
+        long, text = guided(schema), json.dumps(schema.get("const", schema.get("enum", [""])[-1]), ensure_ascii=False)
+        with monkeypatch.context() as patch:
+            patch.setattr("redraft.constraints.condition.guided.MOST_ASKED", 10**6)
+            whole = guided(schema, Vocabulary(PIECES, frozenset({0}), frozenset({0, 1})))
+            tokens = [byte + 2 for byte in text.replace('": [', '":[').encode()]
+            for at in range(0, len(tokens), 7):
+                there, here = whole.guide.at(tokens[:at]), long.guide.at(tokens[:at])
+                assert there is not None
+                assert here is not None
+                assert (whole.guide.allowed(there) == long.guide.allowed(here)).all()
 
 
 def test_what_cannot_be_held_from_left_to_right_is_refused_by_name() -> None:

@@ -38,6 +38,8 @@ LETTERS = b"qZ~<"
 """Where all of these may come next, the matcher is taken to be inside a string of any characters."""
 CLOSING = b'}]"0123456789ntf[{:,-'
 """How an answer is brought to its end, one byte at a time, in this order; inside a free string by its quote."""
+MOST_ASKED = 256
+"""Bytes of a text that llguidance has turned into tokens."""
 WHITE = r"[ ]|\n[ \t]*"
 """White space as people and models write it."""
 
@@ -87,10 +89,14 @@ class Guide:
         """The tokens of LETTERS."""
         return self._single(LETTERS)
 
+    @cached_property
+    def singles(self) -> dict[int, int]:
+        """The tokens of single bytes."""
+        known = enumerate(self.pieces)
+        return {piece[0]: at for at, piece in known if piece and len(piece) == 1 and at not in self.forbidden}
+
     def _single(self, text: bytes) -> list[int]:
-        known = {piece: token for token, piece in enumerate(self.pieces) if piece is not None and len(piece) == 1}
-        found = [known[bytes([byte])] for byte in text if bytes([byte]) in known]
-        return [token for token in found if token not in self.forbidden]
+        return [self.singles[byte] for byte in text if byte in self.singles]
 
     @cached_property
     def by_length(self) -> NDArray[np.integer]:
@@ -111,7 +117,14 @@ class Guide:
             free = quote_first or all(matcher.validate_tokens([token]) for token in self.letters)
             order = [*self.quote, *self.closing] if free else self.closing
             token = next((one for one in order if matcher.validate_tokens([one])), None)
-            if token is None:  # a character that a pattern asks for
+            if token is None:  # a character that a pattern asks for, or a long text that stands in the schema
+                text = matcher.compute_ff_bytes()
+                forced = self._single(text)
+                if text and len(forced) == len(text):
+                    if len(forced) > most - len(found) or not matcher.consume_tokens(forced):
+                        return None
+                    found += forced
+                    continue
                 allowed = self.allowed(matcher)
                 if not allowed.any():
                     return None
@@ -327,8 +340,11 @@ class _Pieces:
         self.single = {piece: token for token, piece in enumerate(pieces) if piece is not None and len(piece) == 1}
 
     def __call__(self, text: bytes) -> list[int]:
-        """Tokens of some text: it is only asked which of a text's first bytes stand in one token however it goes on."""
-        return [self.single[bytes([byte])] for byte in text]
+        """Tokens of some text: it is only asked which of a text's first bytes stand in one token however it goes on.
+
+        A text that stands in a schema is asked for whole, and at each of its tokens anew, so its beginning must do.
+        """
+        return [self.single[bytes([byte])] for byte in text[:MOST_ASKED]]
 
 
 def grammar_of(schema: Any, tokenizer: LLTokenizer, *, spaces: bool) -> str | None:
