@@ -9,6 +9,8 @@ import json
 import platform
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -321,6 +323,26 @@ def test_a_term_while_it_loads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
     """It printed an internal error: the engine that was to stop had not been loaded."""
     monkeypatch.setattr("redraft.server.http.process.run", lambda *_: None)
     serve(Service(Settings()), pytest.fail, host="127.0.0.1", port=0, log=Log(None), ready=lambda *_: None)
+
+
+def test_a_term_within_a_forward_of_loading_is_no_abort() -> None:
+    """Python ended while torch still ran on the thread that loads: "terminate called", and 134 for the code."""
+    script = (
+        "import signal, torch\nfrom redraft.server.http.process import *\n"
+        "from redraft.server.http.service import Settings\n"
+        "def load(_):\n"
+        "    while not callable(signal.getsignal(signal.SIGTERM)): pass\n"
+        "    print('loading', flush=True)\n"
+        "    while True: torch.ones(900, 900) @ torch.ones(900, 900)\n"
+        "serve(Service(Settings()), load, host='127.0.0.1', port=0, log=Log(None), ready=print)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
 
 
 def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_returned(nano: Engine) -> None:

@@ -63,14 +63,22 @@ def serve(
     Raises RequestError if the address cannot be had, and whatever loading raises.
     """
 
+    loading = None
+
     def begun(server: Server, url: str) -> None:
-        threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
+        nonlocal loading
+        loading = threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True)
+        loading.start()
 
     mind_memory()
     for name in ("asyncio", "uvicorn.error"):
         logging.getLogger(name).handlers = [LibraryLines(log)]
     run(create_app(service, log), service, host, port, begun)
-    with contextlib.suppress(RedraftError, ApiError):  # it may not have been loaded yet
+    if loading is not None:
+        loading.join(LAST_SEC)
+        if loading.is_alive():  # Python's own end within a forward would be an abort
+            os._exit(0)
+    with contextlib.suppress(RedraftError, ApiError):
         service.engine.loop.stop()
 
 
