@@ -62,6 +62,10 @@ def test_a_fleet_survives_json() -> None:
     [
         (("--replicas", "2"), "--replicas was given without --ray; add that"),
         (("--ray", "--autoscale", "4:1"), "--autoscale is '4:1'; write the fewest and the most replicas, as 1:4"),
+        (
+            ("--ray", "--autoscale", f"1:1{'0' * 9}"),
+            "--autoscale is '1:1000000000'; write the fewest and the most replicas, as 1:4",
+        ),
         (("--ray", "--autoscale", "1:2", "--replicas", "2"), "--replicas and --autoscale were both given; choose one"),
         (("--ray", "--replicas", "0"), "--replicas is 0; it must be at least 1"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from unittest.mock import Mock
@@ -38,6 +39,17 @@ def test_numbers_stay_as_they_are_stored(stored: torch.dtype, tmp_path: Path) ->
     assert dtype_of("auto", tmp_path, tiny_config(), CPU) == stored
     assert dtype_of("float32", tmp_path, tiny_config(), CPU) == torch.float32
     assert dtype_of("bfloat16", tmp_path, tiny_config(), CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_config_may_want_float32_of_numbers_that_are_stored_in_half_of_it(key: str, tmp_path: Path) -> None:
+    """transformers goes by either name."""
+    tiny_checkpoint(tmp_path, dtype=torch.bfloat16)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config.pop("dtype", None)
+    path.write_text(json.dumps(config | {key: "float32"}))
+    assert dtype_of("auto", tmp_path, read_config(tmp_path).model, CPU) == torch.float32
 
 
 def test_the_model_in_the_package_stays_in_float32() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from redraft.distributed.fleet import Fleet
     from redraft.server.http.settings import Settings
 
-BOUNDS = re.compile(r"(\d+):(\d+)")
+BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
 def ray_flags(parser: argparse.ArgumentParser, *, autoscale: bool = False) -> None:

@@ -70,7 +70,8 @@ def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device)
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float32
     # As transformers does: numbers may be stored in half the space of the format in which they are computed.
-    return torch.float32 if config.root.get("dtype") == "float32" else stored_dtype(folder, config)
+    wanted = config.root.get("dtype", config.root.get("torch_dtype"))
+    return torch.float32 if wanted == "float32" else stored_dtype(folder, config)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
