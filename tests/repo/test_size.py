@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 47_720, TESTS: 33_120}
+WHOLE_WALLS = {SOURCE: 47_800, TESTS: 33_250}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,11 +18,11 @@ PART_WALLS = {
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_550,
-    "constraints": 6_465,
+    "constraints": 6_490,
     "tasks": 2_570,
     "tune": 4_300,
     "measure": 2_760,
-    "server": 6_250,
+    "server": 6_270,
     "operations": 2_120,
     "trace": 630,
     "distributed": 640,
