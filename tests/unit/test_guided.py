@@ -16,7 +16,7 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.condition.guided import Guide, GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
-from redraft.constraints.validation import validator_of
+from redraft.constraints.validation import verdicts
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, UnsatisfiedError
 from redraft.operations.engine import Engine
@@ -90,7 +90,7 @@ def test_pure_noise_becomes_a_valid_answer_in_the_tokens_there_are(seed: int) ->
     assert language.holds(tokens)
     assert steps <= 1.5 * len(tokens) + 3 * (left // width + 1), "one forward for each token that had to be forced"
     text = b"".join(PIECES[token] or b"" for token in tokens).decode()
-    assert validator_of(INTERFACE).is_valid(json.loads(text)), text
+    assert not verdicts(INTERFACE, json.loads(text)), text
 
 
 def test_a_model_that_is_right_is_left_alone() -> None:
@@ -194,7 +194,7 @@ def test_the_engine_holds_a_schema_from_left_to_right(engine: Engine, preset: st
     assert json.loads(done.text) == {"who": "Karomi", "qty": 417, "item": "melu"}
     assert engine.run(request).tokens == done.tokens
     off = engine.run(Request("?", options, constraint=language))
-    assert validator_of(SCHEMA).is_valid(json.loads(off.text)), "of another task"
+    assert not verdicts(SCHEMA, json.loads(off.text)), "of another task"
     assert len(off.tokens) <= 60
 
 
@@ -233,6 +233,6 @@ def test_without_max_tokens_an_answer_has_the_room_that_the_shortest_needs(
     language = ready(schema_source(schema), engine.vocabulary, limits=limits)
     assert language.shortest > engine.config.generation.max_new_tokens
     done = engine.run(Request("Hi", Options(seed=1), constraint=language))
-    assert validator_of(schema).is_valid(json.loads(done.text))
+    assert not verdicts(schema, json.loads(done.text))
     with pytest.raises(ConstraintError, match="raise"):
         engine.run(Request("Hi", Options(seed=1, max_tokens=20), constraint=language))

@@ -6,12 +6,34 @@ PYTHONPATH nor a user's own packages, and is given the folder of the library.
 
 from __future__ import annotations
 
+import atexit
+import os
+import select
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 _FIND = "import sys; sys.path.append(sys.argv.pop())\n"
+_BOOT_SEC = 60.0
+_ANSWER = """
+import contextlib, json, resource, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that asks
+most_sec, most_bytes = map(int, sys.argv[1:])
+def limit(what, soft, hard):
+    with contextlib.suppress(ValueError):  # a lower one holds already, or the system knows none of this kind
+        resource.setrlimit(what, (soft, hard))
+limit(resource.RLIMIT_AS, most_bytes, most_bytes)
+print("{}", flush=True)
+for line in sys.stdin.buffer:
+    asked = json.loads(line)
+    limit(resource.RLIMIT_CPU, int(time.process_time()) + most_sec + 1, resource.RLIM_INFINITY)
+    print(json.dumps(answer(asked)), flush=True)
+"""
+"""Behind a program that defines `answer`. What runs on when nobody listens any more ends by its processor time."""
 
 
 def isolated(code: str, library: str, *arguments: int) -> list[str]:
@@ -25,3 +47,69 @@ def _folder_of(library: str) -> str:
     assert found is not None, "it is a dependency"
     assert found.origin is not None, "it is a package with a file"
     return str(Path(found.origin).resolve().parents[1])
+
+
+class Helper:
+    """A process that answers questions, one at a time: lines of JSON. It is begun at the first, and anew behind one for
+    which it took too long. A question takes at most `most_sec` of the processor, the process `most_bytes` of memory."""
+
+    def __init__(self, code: str, library: str, most_sec: int, most_bytes: int) -> None:
+        self._command = (code + _ANSWER, library, most_sec, most_bytes)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+
+    def ask(self, question: bytes, seconds: float) -> bytes | None:
+        """The answer; None if there was none in so many seconds, or no memory for it. Of one thread at a time."""
+        assert b"\n" not in question, "a question is a line"
+        used = self._owner == os.getpid() and self._process is not None
+        try:
+            process = self._running()
+            process.stdin.write(question + b"\n")  # type: ignore[union-attr]  # it is a pipe
+            process.stdin.flush()  # type: ignore[union-attr]  # it is a pipe
+            found = _line(process, seconds)
+        except BrokenPipeError:
+            found = b""
+        except BaseException:  # an interrupt must not leave its answer to the next question
+            self.end()
+            raise
+        if found:
+            return found
+        self.end()
+        # One that has answered before may have been killed meanwhile, or have kept memory of earlier questions.
+        return self.ask(question, seconds) if used and found is not None else None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._owner != os.getpid():  # the process is that of the program that this is a fork of
+            if self._process is not None:
+                self._process.returncode = 0  # it is not this one's to wait for
+            self._process, self._owner = None, os.getpid()
+        if self._process is None:
+            pipe, none = subprocess.PIPE, subprocess.DEVNULL
+            self._process = subprocess.Popen(isolated(*self._command), stdin=pipe, stdout=pipe, stderr=none)
+            atexit.register(self.end)
+            _line(self._process, _BOOT_SEC)
+        return self._process
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None and self._owner == os.getpid():
+            process.kill()
+            with suppress(BrokenPipeError), process:  # closes the pipes, and waits
+                pass
+            atexit.unregister(self.end)
+
+
+def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+    """The next line that a process writes; empty if it has ended, None if there is none in time."""
+    assert process.stdout is not None
+    found, until, poll = b"", time.monotonic() + seconds, select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    while not found.endswith(b"\n"):
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            return None
+        part = os.read(process.stdout.fileno(), 1 << 16)
+        if not part:
+            return b""
+        found += part
+    return found

@@ -241,8 +241,8 @@ def is_gone() -> bool:
 PREPARING = Turns(places=2)
 """Requests whose templates, tokens and options are read. What waits for something else meanwhile steps aside."""
 TURNS = Turns(around=PREPARING)
-JUDGES = Turns(128, TURNS)
-"""Values that are judged in a process of their own, one of all at a time."""
+QUICK_JUDGES, JUDGES = Turns(around=TURNS), Turns(128, TURNS)
+"""Values that a process of its own judges, and those for which that takes long: one of each at a time."""
 READING = Turns()
 """Forwards that are in no batch of the engine's loop."""
 
