@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.helpers import PROMPT, SCHEMA
+from tests.helpers import PROMPT, SCHEMA, beside
 
-from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.limits import CompileLimits, TimeLimitError
 from redraft.constraints.condition.guided import Guide, GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
@@ -146,6 +147,34 @@ def test_what_may_come_next_does_not_depend_on_how_far_llguidance_looks(
                 assert there is not None
                 assert here is not None
                 assert (whole.guide.allowed(there) == long.guide.allowed(here)).all()
+
+
+def test_a_schema_that_llguidance_takes_long_for_is_refused_and_nothing_else_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Properties and patterns for their names, of 40 kB: for minutes no other constraint was compiled."""
+    schema = {
+        "properties": {f"k{i}": True for i in range(1500)},
+        "patternProperties": {f"^k{i}$": True for i in range(1200)},
+    }
+    monkeypatch.setattr("redraft.constraints.condition.guided.GRAMMAR_SEC", 2.0)
+    refused, began = list[str](), threading.Event()
+
+    def compile_it() -> None:
+        began.set()
+        with pytest.raises(TimeLimitError) as error:
+            ready(schema_source(schema), VOCABULARY, limits=FEW)
+        refused.append(str(error.value))
+
+    with beside(compile_it):
+        began.wait(60)
+        waited = [0.0]
+        while not refused:
+            start = time.monotonic()
+            assert ready(regex_source(f"[ab]{{{len(waited)}}}"), VOCABULARY).holds([ord("a") + 2] * len(waited))
+            waited.append(time.monotonic() - start)
+    assert refused == ["the schema takes over 2 seconds or 1024 MiB to be made a grammar; narrow it"]
+    assert max(waited) < 2.0
 
 
 def test_what_cannot_be_held_from_left_to_right_is_refused_by_name() -> None:

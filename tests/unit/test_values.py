@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
+import time
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -146,3 +149,44 @@ def test_what_is_written_near_a_large_bound_is_valid(word: str, bound: float) ->
     written = [text for text in texts if dfa.matches(text.encode())]
     wrong = [text for text in written if verdicts(schema, json.loads(text))]
     assert not wrong
+
+
+CLOSE = [(0.1, 0.10000000000000002), (0.3, 0.30000000000000004), (1234567.1, 1234567.1000000003), (0.1, 0.2),
+         (-0.1, 0.12345678901234567), (1e-7, 2e-7), (-5.000000000000001, -5.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high"), CLOSE)
+@pytest.mark.parametrize("words", [("exclusiveMinimum", "exclusiveMaximum"), ("minimum", "maximum")])
+def test_what_is_written_between_close_bounds_is_a_double_between(
+    words: tuple[str, str], low: float, high: float
+) -> None:
+    """0.10000000000000001 is 0.1, and so not above it."""
+    schema = {"type": "number", **dict(zip(words, (low, high), strict=True))}
+    try:
+        dfa = compile_schema(schema).dfa
+    except ConstraintError:
+        assert words[0] == "exclusiveMinimum"
+        assert high - low < 2e-7, "no double lies between, or none of so many digits"
+        return
+    draw = random.Random(1)
+    inner = [f"{Decimal(draw.uniform(low, high)):.{draw.randrange(1, 19)}f}" for _ in range(300)]
+    edges = [f"{Decimal(edge) + Decimal(i).scaleb(-17):f}" for edge in (low, high) for i in range(-30, 30)]
+    written = [text for text in (*inner, *edges, repr(low), repr(high)) if dfa.matches(text.encode())]
+    assert written
+    for text in written:
+        value = json.loads(text)
+        assert low < value < high if words[0] == "exclusiveMinimum" else low <= value <= high, text
+
+
+def test_lists_are_compared_value_by_value_of_json() -> None:
+    """By pairs, two lists of 5,500 took 12 seconds, in which no other constraint was compiled."""
+    began = time.monotonic()
+    one, other = [*range(1000, 6500)], [*range(-999, 0), *range(6500, 9999), *range(999), 1000]
+    assert compile_schema({"allOf": [{"enum": one}, {"enum": other}]}).dfa.matches(b"1000")
+    assert time.monotonic() - began < 5
+    kinds: list[Any] = [1, True, "1", [1], {"a": 1, "b": [2]}, None, "null", [], {}, 0, False]
+    for value in kinds:
+        dfa = compile_schema({"allOf": [{"enum": [value]}, {"enum": kinds}]}).dfa
+        assert [dfa.matches(json.dumps(other).encode()) for other in kinds] == [other is value for other in kinds]
+    for value, same in ((1, 1.0), ([1], [1.0]), ({"a": 1, "b": 2}, {"b": 2, "a": 1})):
+        assert not compile_schema({"allOf": [{"enum": [value]}, {"enum": [same]}]}).dfa.is_empty

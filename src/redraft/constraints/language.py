@@ -268,11 +268,11 @@ def _compiled(source: Source, vocabulary: Vocabulary, limits: CompileLimits) -> 
         except RecursionError:
             raise OutOfReachError(f"the {source.kind} nests too deeply to compile; flatten it") from None
         except OutOfReachError as error:
-            return _guided(source, vocabulary, error)
+            return _guided(source, error)
     return Entry(automaton, found.checked, found.ignored)
 
 
-def _guided(source: Source, vocabulary: Vocabulary, error: OutOfReachError) -> Entry:
+def _guided(source: Source, error: OutOfReachError) -> Entry:
     """The entry of a schema that is held from left to right, without a code block around it. Raises the reason why it
     has no automaton if it is no schema, or one that llguidance cannot hold either."""
     if source.kind != "schema" or "without" in source.options:
@@ -281,7 +281,7 @@ def _guided(source: Source, vocabulary: Vocabulary, error: OutOfReachError) -> E
     check_readable(schema)
     if any(len(node.get("properties", ())) > MOST_PROPERTIES for node, _ in nodes(schema, draft_of(schema))):
         raise error
-    grammar = grammar_of(schema, vocabulary.llguidance, spaces=bool(source.options[1]))
+    grammar = grammar_of(schema, spaces=bool(source.options[1]))
     if grammar is None:
         raise error
     ignored = tuple(map(str, Document(schema).ignored))

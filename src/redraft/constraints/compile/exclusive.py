@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from redraft.constraints.compile.dialect import Document, modern
-from redraft.constraints.compile.values import same_json
+from redraft.constraints.compile.values import json_key
 
 MOST_PAIRS = 2_000
 DEEPEST = 6
@@ -38,7 +38,7 @@ def _disjoint(document: Document, a: Any, b: Any, depth: int) -> bool:
         return True
     values = [_values(one) for one in (a, b)]
     if values[0] is not None and values[1] is not None:
-        return not any(same_json(one, other) for one in values[0] for other in values[1])
+        return {*map(json_key, values[0])}.isdisjoint(map(json_key, values[1]))
     return shared == {"object"} and _objects_differ(document, a, b, depth)
 
 

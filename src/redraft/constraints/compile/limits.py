@@ -243,6 +243,8 @@ PREPARING = Turns(places=2)
 TURNS = Turns(around=PREPARING)
 QUICK_JUDGES, JUDGES = Turns(around=TURNS), Turns(128, TURNS)
 """Values that a process of its own judges, and those for which that takes long: one of each at a time."""
+GRAMMARS = Turns(around=TURNS)
+"""Schemas of which such a process makes grammars."""
 READING = Turns()
 """Forwards that are in no batch of the engine's loop."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
@@ -19,7 +19,7 @@ from redraft.constraints.compile.dialect import Document, discriminator, modern
 from redraft.constraints.compile.exclusive import exclusive
 from redraft.constraints.compile.limits import OutOfReachError, check_time
 from redraft.constraints.compile.regex import ecma_search
-from redraft.constraints.compile.values import same_json
+from redraft.constraints.compile.values import json_key
 from redraft.errors import ConstraintError
 
 Schema = dict[str, Any]
@@ -109,7 +109,8 @@ class Resolver:
         both["type"] = _types_of_both(a["type"], b["type"])
         if "enum" in a or "enum" in b:
             lists = [one["enum"] for one in (a, b) if "enum" in one]
-            both["enum"] = [value for value in lists[0] if all(_has(other, value) for other in lists[1:])]
+            shared = set[Hashable].intersection(*({*map(json_key, one)} for one in lists))
+            both["enum"] = [value for value in lists[0] if json_key(value) in shared]
         both |= self._objects(a, b) | self._arrays(a, b)
         known = {*both, "properties", "patternProperties", "additionalProperties", "items", "prefixItems", "enum"}
         for key in (*a, *b):
@@ -180,7 +181,7 @@ def _normal(schema: Schema) -> Schema | None:
             raise ConstraintError(f"{name} is {value!r:.80}; it must be a number")
     if "const" in found:
         value = found.pop("const")
-        found["enum"] = [value] if _has(found.get("enum", [value]), value) else []
+        found["enum"] = [value] if json_key(value) in map(json_key, found.get("enum", [value])) else []
     return found if found.get("enum", True) else None
 
 
@@ -189,10 +190,6 @@ def _types_of_both(a: list[str], b: list[str]) -> list[str]:
     if "integer" not in shared and {"integer", "number"} <= {*a, *b} and not ("number" in a and "number" in b):
         shared.append("integer")
     return shared
-
-
-def _has(values: list[Any], value: Any) -> bool:
-    return any(same_json(value, other) for other in values)
 
 
 def exact(value: int | float) -> Decimal:

@@ -7,9 +7,11 @@ Numbers are written without exponent; bounds are compared digit by digit, so the
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,11 @@ def number(
     bounds = [bound for bound in (low, high) if bound is not None]
     digits = max([MOST_DIGITS, *(bound.adjusted() + 2 for bound in bounds)])
     places = 0 if whole else max([FRACTION, *(_places(bound) for bound in bounds)])
+    if places > FRACTION:  # so many digits that two decimals may be one double
+        if open_low and low is not None:
+            low, open_low = _beyond(low, places, 1), False
+        if open_high and high is not None:
+            high, open_high = _beyond(high, places, -1), False
     edge = Decimal(10) ** digits
     low, open_low = (-edge, True) if low is None else (low, open_low)
     high, open_high = (edge, True) if high is None else (high, open_high)
@@ -126,6 +133,15 @@ def number(
         return signs[state.sign].move(state, label)
 
     return explore(_Read(), _ALPHABET, move, lambda state: signs[state.sign].accepts(state))
+
+
+def _beyond(bound: Decimal, places: int, sign: int) -> Decimal:
+    """The first decimal of so many places beyond a bound that is so as a double, too: what lies less than half a step
+    from the bound is read as the bound itself."""
+    here = float(bound)
+    half = (Fraction(here) + Fraction(math.nextafter(here, sign * math.inf))) / 2 * 10**places
+    whole = math.floor(half) + 1 if sign > 0 else math.ceil(half) - 1
+    return Decimal(f"{whole}E-{places}")
 
 
 @remembered
@@ -257,10 +273,10 @@ def _compare(before: int, label: int, digits: str, at: int) -> int:
     return before or (label > expected) - (label < expected)
 
 
-def same_json(a: Any, b: Any) -> bool:
-    """Whether two values are one JSON value: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return a == b
-    return type(a) is type(b) and json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+def json_key(value: Any) -> Hashable:
+    """What two values have in common if and only if they are one JSON value: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, dict):
+        return frozenset((name, json_key(inner)) for name, inner in value.items())
+    if isinstance(value, list):
+        return ("list", *map(json_key, value))
+    return ("truth", value) if isinstance(value, bool) else value

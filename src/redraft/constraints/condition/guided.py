@@ -11,19 +11,24 @@ on, what has been fixed can be completed in the tokens that are left, because th
 
 from __future__ import annotations
 
+import json
+import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.constraints.compile.limits import GRAMMARS, TimeLimitError
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
 from redraft.constraints.condition.projection import Projection
+from redraft.constraints.isolated import Helper
 from redraft.errors import ConstraintError
 from redraft.shapes import Float, Int, Tensor
 
@@ -38,6 +43,23 @@ LETTERS = b"qZ~<"
 """Where all of these may come next, the matcher is taken to be inside a string of any characters."""
 CLOSING = b'}]"0123456789ntf[{:,-'
 """How an answer is brought to its end, one byte at a time, in this order; inside a free string by its quote."""
+GRAMMAR_SEC, GRAMMAR_BYTES = 5.0, 1 << 30
+"""Of one schema. By the largest of MaskBench it takes 1.5 seconds."""
+_GRAMMAR = """
+from llguidance import LLMatcher, LLTokenizer
+bytes_alone = LLTokenizer("byte")  # whether a grammar can be read does not depend on the tokens
+def answer(asked):
+    schema, ways = asked
+    for options in ways:
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=options)
+        except ValueError:  # an integer of over 64 bits
+            return None
+        if not LLMatcher.validate_grammar_with_warnings(grammar, bytes_alone)[0]:
+            return grammar
+    return None
+"""
+_GRAMMARS = Helper(_GRAMMAR, "llguidance", math.ceil(GRAMMAR_SEC), GRAMMAR_BYTES)
 MOST_ASKED = 256
 """Bytes of a text that llguidance has turned into tokens."""
 WHITE = r"[ ]|\n[ \t]*"
@@ -347,18 +369,18 @@ class _Pieces:
         return [self.single[bytes([byte])] for byte in text[:MOST_ASKED]]
 
 
-def grammar_of(schema: Any, tokenizer: LLTokenizer, *, spaces: bool) -> str | None:
-    """A grammar for a schema, perhaps without parts that only a validator can judge; None if llguidance has none."""
-    from llguidance import LLMatcher
+def grammar_of(schema: Any, *, spaces: bool) -> str | None:
+    """A grammar for a schema, perhaps without parts that only a validator can judge; None if llguidance has none.
 
-    for lenient in (False, True):
-        options: dict[str, Any] = {"lenient": lenient, "coerce_one_of": lenient}
-        options |= {"whitespace_pattern": WHITE} if spaces else {"whitespace_flexible": False}
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, options))
-        except ValueError:  # an integer of over 64 bits
-            return None
-        wrong, _ = LLMatcher.validate_grammar_with_warnings(grammar, tokenizer)
-        if not wrong:
-            return grammar
-    return None
+    It works in a process of its own: by a schema of 40 kB, with many properties and patterns for their names, it took
+    minutes, for which every other constraint waited. Raises TimeLimitError for one that takes it over GRAMMAR_SEC.
+    """
+    said = {"whitespace_pattern": WHITE} if spaces else {"whitespace_flexible": False}
+    ways = [{"lenient": lenient, "coerce_one_of": lenient, **said} for lenient in (False, True)]
+    with GRAMMARS.turn(str(threading.get_ident()), counted=False):
+        answer = _GRAMMARS.ask(json.dumps([schema, ways]).encode(), GRAMMAR_SEC)
+    if answer is None:
+        limits = f"{GRAMMAR_SEC:g} seconds or {GRAMMAR_BYTES >> 20} MiB"
+        raise TimeLimitError(f"the schema takes over {limits} to be made a grammar; narrow it")
+    found: str | None = json.loads(answer)
+    return found
