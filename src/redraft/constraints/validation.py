@@ -46,7 +46,7 @@ QUICK_SEC, JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 0.1, 2.0, 0.5, 1 << 29
 """For one judgement: beside others that are quick, at most, at least where its caller's time is up, and memory."""
 TOO_MUCH = (
     f"a validator takes over {JUDGE_SEC:g} seconds or {JUDGE_BYTES >> 20} MiB for it: its references branch too often,"
-    " or its patterns are too many or too large"
+    " its patterns are too many or too large, or unevaluated… stands within another one"
 )
 MOST_SAID = 20
 KNOWN_SEC, MOST_KNOWN = 60.0, 1000
