@@ -459,6 +459,18 @@ def test_a_refused_run_leaves_a_finished_one_as_it_is(tmp_path: Path) -> None:
     assert {one.name: one.read_bytes() for one in out.iterdir()} == before
 
 
+def test_a_finished_model_without_its_state_is_not_trained_over(tmp_path: Path) -> None:
+    """Any recipe began anew in its folder and replaced its weights. A run that was killed while it shipped goes on."""
+    train(small_recipe(tmp_path), out := tmp_path / "out")
+    weights = (out / "model.safetensors").read_bytes()
+    (out / "model.safetensors").unlink()
+    train(small_recipe(tmp_path), out)
+    (out / "training-state.pt").unlink()
+    with pytest.raises(RecipeError, match=r"out holds a finished model and no training-state\.pt, .* give another"):
+        train(small_recipe(tmp_path, train="lr = 0.5"), out)
+    assert (out / "model.safetensors").read_bytes() == weights
+
+
 def test_a_process_for_samples_that_is_killed_is_named(tmp_path: Path) -> None:
     """It was an internal error; memory is what such a process runs out of."""
     (tmp_path / "rows.py").write_text(
