@@ -44,13 +44,19 @@ def read_small(path: Path, most: int = 64 * 2**20) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the final name, then move into place: a reader finds the old file or all of the new one.
-
-    Raises OSError, and leaves the old file.
-    """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no name that another file could have
-    try:
+    """Write as `in_place_of` does. Raises OSError, and leaves the old file."""
+    with in_place_of(path) as beside:
         beside.write_bytes(content)
+
+
+@contextmanager
+def in_place_of(path: Path) -> Iterator[Path]:
+    """A new file, to be written in the block and then moved into place: a reader finds the old file or all of the new
+    one. Raises OSError, and leaves the old file."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    beside.touch(exist_ok=False)  # a name that no other file has, and no link
+    try:
+        yield beside
         os.replace(beside, path)
     except BaseException:  # an interrupt leaves nothing, either
         with suppress(OSError):  # what refused to be written to may refuse this, too

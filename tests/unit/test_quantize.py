@@ -44,6 +44,7 @@ from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
 from redraft.weights.quantize import _SHARD_BYTES, _fingerprint, quantization_json, quantize_checkpoint
+from redraft.weights.shards import write_shard
 from redraft.weights.source import Stored, WeightSource
 
 WRITTEN = [name for name, plan in PLANS.items() if plan.table is None]
@@ -149,6 +150,13 @@ def test_a_folder_of_somebody_elses_is_not_emptied(plain: Path, tmp_path: Path) 
     with pytest.raises(CallerError, match=r"holds thesis.txt, which this did not write; remove the folder"):
         quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
     assert (stage / "thesis.txt").exists()
+
+
+def test_no_shard_is_written_through_a_link(tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("precious")
+    (tmp_path / "packed.part").symlink_to(mine)
+    write_shard(tmp_path / "packed.safetensors", [], iter(()))
+    assert mine.read_text() == "precious"
 
 
 @pytest.mark.parametrize(

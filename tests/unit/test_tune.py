@@ -688,7 +688,19 @@ def test_a_full_disk_leaves_the_last_state(
     with pytest.raises(RunError, match=r"training-state\.pt: .*; free some space"):
         train(recipe, tmp_path)
     assert torch.load(tmp_path / FILE, weights_only=True)["step"] == saved[0] == 3
-    assert not list(tmp_path.glob("*.new"))
+    assert not list(tmp_path.glob(f".{FILE}.*"))
+
+
+def test_a_state_is_written_through_no_link(recipe: Recipe, tmp_path: Path) -> None:
+    """The name that it was written under was known beforehand. What killed runs were writing does not pile up."""
+    (mine := tmp_path / "mine").write_text("precious")
+    left, link = (tmp_path / f".{FILE}.0123456{last}" for last in "78")
+    for path in (tmp_path / "training-state.new", link):
+        path.symlink_to(mine)
+    left.write_bytes(b"half")
+    train(recipe, tmp_path)
+    assert mine.read_text() == "precious"
+    assert sorted(tmp_path.glob(f".{FILE}.*")) == [link]
 
 
 def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -18,7 +16,7 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RunError
-from redraft.files import write_whole
+from redraft.files import in_place_of, write_whole
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
@@ -135,12 +133,11 @@ def _take(state: State, saved: dict[str, Any]) -> None:
 
 
 def keep(state: State, path: Path, feed: Feed) -> None:
-    """Write the state; only the first process writes.
+    """Write the state; only the first process writes, and removes what killed ones were writing.
 
     Raises RunError, and leaves the last file, if the disk refuses.
     """
-    beside, world = path.with_suffix(".new"), state.world
-    optimizer, moments = state.optimizer.state_dict(), {}
+    world, optimizer, moments = state.world, state.optimizer.state_dict(), {}
     for i, kept in optimizer["state"].items():
         moments[i] = kept | whole({name: kept[name] for name in _MOMENTS}, world)
     saved = {
@@ -156,11 +153,12 @@ def keep(state: State, path: Path, feed: Feed) -> None:
     if not world.first:
         return
     try:
-        torch.save(saved, beside)
-        os.replace(beside, path)
+        for left in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}"):
+            if left.is_file() and not left.is_symlink():
+                left.unlink()
+        with in_place_of(path) as beside:
+            torch.save(saved, beside)
     except (OSError, RuntimeError) as error:  # torch's own writer reports a full disk as a RuntimeError
-        with suppress(OSError):
-            beside.unlink()
         if str(error).startswith(WORKER_ENDED):
             raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
