@@ -29,13 +29,31 @@ def shipped(path: Path) -> Path:
     return path
 
 
+def read_start(path: Path, most: int) -> bytes:
+    """So many bytes, at most, of a file that is neither a pipe nor a device. Raises OSError."""
+    _check_regular(path)
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+def named_from(folder: Path, name: str) -> Path:
+    """An image that a row names from the folder of the rows. Raises RequestError for one that is not in it."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise RequestError(f"image is {name!r:.100}; name a file in the folder of the rows")
+    return folder / name
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
 def read_small(path: Path, most: int = 64 * 2**20) -> str:
     """The text of a file that is neither a pipe nor a device, at most so many characters.
 
     Raises OSError, UnicodeDecodeError.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file")
+    _check_regular(path)
     with path.open(encoding="utf-8") as file:
         text = file.read(most + 1)
     if len(text) > most:

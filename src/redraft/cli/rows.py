@@ -22,7 +22,7 @@ import msgspec
 
 from redraft.cli.common import image_part, tame
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.files import lock
+from redraft.files import lock, named_from
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
 from redraft.server.limits import read_json
@@ -206,14 +206,11 @@ def with_images(row: bytes, folder: Path) -> bytes:
             raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
         if len(files) > MOST_IMAGES:
             raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
-        for one in files:
-            if Path(one).is_absolute() or ".." in Path(one).parts:
-                raise ApiError(400, f"image is {one!r:.100}; name a file in the folder of the rows", param="image")
         if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
             raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
         said = last["content"]
         try:
-            shown = [image_part(folder / one) for one in files]
+            shown = [image_part(named_from(folder, one)) for one in files]
         except RequestError as error:
             raise ApiError(400, str(error), param="image") from None
         last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
