@@ -6,6 +6,7 @@ The file is written under another name and renamed, so a kill at any moment leav
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from dataclasses import dataclass
 from logging import getLogger
@@ -166,10 +167,21 @@ def keep(state: State, path: Path, feed: Feed) -> None:
 
 
 def cut_log(path: Path, step: int) -> None:
-    """Drop the rows of steps after the saved state: these steps run, and are logged, again."""
-    if path.exists():
-        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_whole(path, "".join(rows[:step]).encode())
+    """Drop what stands behind the saved state's rows, whatever it is: these steps run, and are logged, again.
+
+    Raises RecipeError, and changes nothing, for a row that is not of its step.
+    """
+    rows = path.read_bytes().splitlines()[:step] if path.exists() else []
+    for number in range(1, step + 1):
+        try:
+            found = json.loads(rows[number - 1])
+            whole_row = found["step"] == number and isinstance(found["seconds"], int | float)
+        except (LookupError, TypeError, ValueError, RecursionError):
+            whole_row = False
+        if not whole_row:
+            said = f"line {number} of {path} is not the row of step {number}"
+            raise RecipeError(f"{said}; bring it back, or choose another --out folder")
+    write_whole(path, b"".join(row + b"\n" for row in rows))
 
 
 def follow(state: State, decay: float) -> None:

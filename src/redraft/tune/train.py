@@ -116,8 +116,8 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         base = read_base(recipe, Path(made))
         feed = Feed(recipe, base)
         state = restore(recipe, base, out / FILE, world, feed)
-        cut_log(mine / LOG, state.step)
-        (mine / LOG).touch()
+        if world.first:
+            cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps
     alone = world.count == 1  # several processes would have to agree on the step
