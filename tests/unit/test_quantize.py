@@ -44,7 +44,6 @@ from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
 from redraft.weights.quantize import _SHARD_BYTES, _fingerprint, quantization_json, quantize_checkpoint
-from redraft.weights.shards import write_shard
 from redraft.weights.source import Stored, WeightSource
 
 WRITTEN = [name for name, plan in PLANS.items() if plan.table is None]
@@ -150,13 +149,6 @@ def test_a_folder_of_somebody_elses_is_not_emptied(plain: Path, tmp_path: Path) 
     with pytest.raises(CallerError, match=r"holds thesis.txt, which this did not write; remove the folder"):
         quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
     assert (stage / "thesis.txt").exists()
-
-
-def test_no_shard_is_written_through_a_link(tmp_path: Path) -> None:
-    (mine := tmp_path / "mine").write_text("precious")
-    (tmp_path / "packed.part").symlink_to(mine)
-    write_shard(tmp_path / "packed.safetensors", [], iter(()))
-    assert mine.read_text() == "precious"
 
 
 @pytest.mark.parametrize(
@@ -428,11 +420,30 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
     stage = tmp_path / ".again.quantizing"
     before = {path.name: path.stat().st_mtime_ns for path in stage.glob("*.safetensors")}
     assert before
+    (part := next(stage.glob("*.part"))).unlink()
+    part.symlink_to(tmp_path / "mine")  # through which the rest of the shard was written
     quantize_checkpoint(
         plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=lambda *done: writes.append(done)
     )
     assert {name: (target / name).stat().st_mtime_ns for name in before} == before
     assert writes[-1][0] == writes[-1][1]
+    assert not (tmp_path / "mine").exists()
     for path in whole.iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes(), path.name
     assert not stage.exists()
+
+
+def test_nothing_is_done_twice(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link without an end was found behind all the work, which was then done again from its beginning."""
+    stage, target, move = tmp_path / ".packed.quantizing", tmp_path / "packed", os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda one, other: other == target or move(one, other))
+        with pytest.raises(WeightsError, match="cannot be made"):
+            packed_copy(plain, tmp_path)
+    target.symlink_to(tmp_path / "absent")
+    with pytest.raises(WeightsError, match="packed exists; give the name of a folder that does not"):
+        packed_copy(plain, tmp_path)
+    target.unlink()
+    made = (stage / "model.safetensors").stat().st_mtime_ns
+    packed_copy(plain, tmp_path)
+    assert (target / "model.safetensors").stat().st_mtime_ns == made
