@@ -210,14 +210,14 @@ def test_a_name_of_another_form_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["etag", "x-linked-etag"])
-@pytest.mark.parametrize("tag", ['"../../../victim"', '"a/b"', '"."', "W/x/y"])
+@pytest.mark.parametrize("tag", ['"../../../victim"', '"a/b"', '"."', "W/x/y", '""', "", 'W/""'])
 def test_a_tag_of_the_hub_that_is_a_path_is_refused(hub: Hub, header: str, tag: str) -> None:
     """The client names files by it: a hub could have any file of the user removed, and files written anywhere."""
     with module._patience(), pytest.raises(WeightsError, match="which is no digest"):
         answered(header, tag)
 
 
-@pytest.mark.parametrize("tag", [f'"{"a" * 40}"', f'"{"b" * 64}"', 'W/"ab-12_c"', "abc", '""'])
+@pytest.mark.parametrize("tag", [f'"{"a" * 40}"', f'"{"b" * 64}"', 'W/"ab-12_c"', "abc"])
 def test_the_tags_of_hubs_are_taken(hub: Hub, tag: str) -> None:
     with module._patience():
         answered("etag", tag)
@@ -259,6 +259,33 @@ def answered(header: str, tag: str, method: str = "HEAD") -> None:
     reply = httpx2.Response(200, headers={header: tag}, request=httpx2.Request(method, "https://hub.example/f"))
     for hook in huggingface_hub.get_session().event_hooks["response"]:
         hook(reply)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_link_to_no_file_is_no_file(hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A hub that gave empty tags had links to a folder made, and nothing was fetched, as if all had come."""
+    real = hub.snapshot_download
+
+    def linked(*given: Any, **how: Any) -> object:
+        found = real(*given, **how)
+        if not how.get("dry_run") and name in filter_repo_objects(hub.files, allow_patterns=how["allow_patterns"]):
+            (hub.folder / name).unlink()
+            (hub.folder / name).symlink_to(hub.folder.parent)
+        return found
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", linked)
+    with pytest.raises(RunError, match=f"owner/model: {name} came cut short or changed and was removed"):
+        pull("owner/model")
+    assert name not in there(hub)
+
+
+def test_a_config_whose_blob_is_gone_is_fetched_again_and_is_not_empty(hub: Hub, tmp_path: Path) -> None:
+    (hub.folder / "config.json").symlink_to(tmp_path / "absent")
+    assert pull("owner/model") == hub.folder
+    hub.files["config.json"] = 0
+    (hub.folder / "config.json").unlink()
+    with pytest.raises(RunError, match=r"config\.json came cut short"):
+        pull("owner/model")
 
 
 def test_nothing_outside_of_the_cache_is_removed(hub: Hub, tmp_path: Path) -> None:
