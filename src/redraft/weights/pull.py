@@ -144,7 +144,8 @@ def _cleared(name: str) -> Iterator[None]:
 
     folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
     folder.mkdir(parents=True, exist_ok=True)
-    for half in folder.glob("blobs/*.incomplete") if is_free(folder) else ():
+    ours = is_free(folder) and not (folder / "blobs").is_symlink()  # which may lead to a folder of others
+    for half in folder.glob("blobs/*.incomplete") if ours else ():
         half.unlink(missing_ok=True)
     with ExitStack() as held:
         with suppress(RequestError):
