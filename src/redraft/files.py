@@ -29,13 +29,31 @@ def shipped(path: Path) -> Path:
     return path
 
 
+def read_start(path: Path, most: int) -> bytes:
+    """So many bytes, at most, of a file that is neither a pipe nor a device. Raises OSError."""
+    _check_regular(path)
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+def named_from(folder: Path, name: str) -> Path:
+    """An image that a row names from the folder of the rows. Raises RequestError for one that is not in it."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise RequestError(f"image is {name!r:.100}; name a file in the folder of the rows")
+    return folder / name
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
 def read_small(path: Path, most: int = 64 * 2**20) -> str:
     """The text of a file that is neither a pipe nor a device, at most so many characters.
 
     Raises OSError, UnicodeDecodeError.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file")
+    _check_regular(path)
     with path.open(encoding="utf-8") as file:
         text = file.read(most + 1)
     if len(text) > most:
@@ -44,13 +62,19 @@ def read_small(path: Path, most: int = 64 * 2**20) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the final name, then move into place: a reader finds the old file or all of the new one.
-
-    Raises OSError, and leaves the old file.
-    """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no name that another file could have
-    try:
+    """Write as `in_place_of` does. Raises OSError, and leaves the old file."""
+    with in_place_of(path) as beside:
         beside.write_bytes(content)
+
+
+@contextmanager
+def in_place_of(path: Path) -> Iterator[Path]:
+    """A new file, to be written in the block and then moved into place: a reader finds the old file or all of the new
+    one. Raises OSError, and leaves the old file."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    beside.touch(exist_ok=False)  # a name that no other file has, and no link
+    try:
+        yield beside
         os.replace(beside, path)
     except BaseException:  # an interrupt leaves nothing, either
         with suppress(OSError):  # what refused to be written to may refuse this, too

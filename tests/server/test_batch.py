@@ -9,6 +9,7 @@ import os
 import signal
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,22 @@ def test_rows_that_vanish_while_they_are_read_are_no_success(service: Service, t
         run_batch(service, source, target, seed=0, at_once=4, report=cut)
     source.write_text(row * 1000)
     assert run_batch(service, source, target, seed=0, at_once=4).rows == 1000, "and it goes on when it is whole again"
+
+
+@pytest.mark.parametrize("change", ["other rows", "half a row", "more rows"])
+def test_rows_that_change_while_they_are_read_are_no_success(service: Service, tmp_path: Path, change: str) -> None:
+    """Rows of two files were answered in one output, or a row of which half was written, and it ended with 0."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    row = json.dumps({"prompt": "record\n", "max_tokens": 1, "user": "x" * 2000}) + "\n"
+    source.write_text(row * 8 + (row[:99] if change == "half a row" else row))
+
+    def rewrite(done: Done) -> None:
+        if done.rows == 9:
+            source.write_text((row.replace("x", "y") if change == "other rows" else row) * 30)
+
+    refused = pytest.raises(RunError, match=r"was changed while it was read: row \d+ of .* is not the one that")
+    with nullcontext() if change == "more rows" else refused:
+        assert run_batch(service, source, target, seed=0, at_once=1, report=rewrite).rows >= 9
 
 
 @pytest.mark.parametrize("name", [{}, {"custom_id": "a"}])

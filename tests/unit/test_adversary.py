@@ -38,6 +38,7 @@ from redraft.measure.record import read_record
 from redraft.operations.decide import read_form
 from redraft.operations.questions import Question, decide_questions
 from redraft.template import ChatTemplate
+from redraft.trace.file import TraceFile
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Begun, Drafted, Header, Settled
 from redraft.trace.recording import Recording
@@ -450,12 +451,16 @@ def test_a_run_goes_on_where_it_was_killed_before_its_first_step(
 
 
 def test_a_refused_run_leaves_a_finished_one_as_it_is(tmp_path: Path) -> None:
-    """Its tokenizer became that of the other recipe, which does not go with its weights."""
+    """Its tokenizer became that of the other recipe; where its state was removed, its weights did, too."""
     train(small_recipe(tmp_path), out := tmp_path / "out")
     (out / "tokenizer_config.json").write_text((out / "tokenizer_config.json").read_text() + " ")
     before = {one.name: one.read_bytes() for one in out.iterdir()}
     with pytest.raises(RecipeError, match="belongs to another recipe"):
         train(small_recipe(tmp_path, train="lr = 0.5"), out)
+    (out / "training-state.pt").rename(tmp_path / "training-state.pt")
+    with pytest.raises(RecipeError, match=r"out holds a finished model and no training-state\.pt, .* give another"):
+        train(small_recipe(tmp_path, train="lr = 0.5"), out)
+    (tmp_path / "training-state.pt").rename(out / "training-state.pt")
     assert {one.name: one.read_bytes() for one in out.iterdir()} == before
 
 
@@ -564,6 +569,21 @@ def test_a_folder_of_traces_may_hold_other_files_of_such_names(tmp_path: Path) -
     shelf.close()
     names = ["00000001.jsonl", "00000002.jsonl", "00000005.jsonl", "00000006.jsonl"]
     assert sorted(one.name for one in tmp_path.iterdir()) == names
+
+
+def test_traces_are_numbered_behind_ours_alone_and_over_no_file(tmp_path: Path) -> None:
+    """Behind a stranger's 99999999 came nine digits, which a second run did not see and wrote over."""
+    head = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
+    (tmp_path / "99999999.jsonl").write_text("mine")
+    (tmp_path / "00000001.jsonl").symlink_to(tmp_path / "absent")
+    for _ in range(3):
+        shelf = TraceFolder(tmp_path, head, 3, 10**6, print)
+        (tmp_path / "100000001.jsonl").write_text("mine, since it began")
+        shelf.begin().close()
+        shelf.close()
+        TraceFile(tmp_path / "100000000.jsonl", head).close()
+    names = {"00000001", "99999999", *(f"10000000{last}" for last in "0123")}
+    assert {path.stem for path in tmp_path.iterdir()} == names, "00000002 was the oldest"
 
 
 def test_saving_removes_no_weights_but_an_earlier_saves(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_row_shows_files_from_its_own_folder(folder: Path, wanted: str, form: 
     assert said[2].startswith("image needs messages that end with a user's turn")
     assert "messages[0].content[0] is no PNG, JPEG, WebP or GIF" in said[3]
     assert all(one.endswith("name a file in the folder of the rows") for one in said[4:6])
-    assert said[6].endswith("pipe is no file")
+    assert said[6].endswith("pipe cannot be read: it is no regular file")
     assert said[7] == "image names 65 files; at most 64"
 
 

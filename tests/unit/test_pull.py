@@ -210,14 +210,14 @@ def test_a_name_of_another_form_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["etag", "x-linked-etag"])
-@pytest.mark.parametrize("tag", ['"../../../victim"', '"a/b"', '"."', "W/x/y"])
+@pytest.mark.parametrize("tag", ['"../../../victim"', '"a/b"', '"."', "W/x/y", '""', "", 'W/""'])
 def test_a_tag_of_the_hub_that_is_a_path_is_refused(hub: Hub, header: str, tag: str) -> None:
     """The client names files by it: a hub could have any file of the user removed, and files written anywhere."""
     with module._patience(), pytest.raises(WeightsError, match="which is no digest"):
         answered(header, tag)
 
 
-@pytest.mark.parametrize("tag", [f'"{"a" * 40}"', f'"{"b" * 64}"', 'W/"ab-12_c"', "abc", '""'])
+@pytest.mark.parametrize("tag", [f'"{"a" * 40}"', f'"{"b" * 64}"', 'W/"ab-12_c"', "abc"])
 def test_the_tags_of_hubs_are_taken(hub: Hub, tag: str) -> None:
     with module._patience():
         answered("etag", tag)
@@ -261,6 +261,28 @@ def answered(header: str, tag: str, method: str = "HEAD") -> None:
         hook(reply)
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_link_to_no_file_is_no_file(hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A hub that gave empty tags had links to a folder made, and nothing was fetched, as if all had come."""
+    write = Path.write_bytes
+
+    def linked(path: Path, data: bytes) -> None:
+        path.symlink_to(hub.folder.parent) if path.name == name else write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", linked)
+    with pytest.raises(RunError, match=f"owner/model: {name} came cut short or changed and was removed"):
+        pull("owner/model")
+    assert name not in there(hub)
+
+
+def test_a_config_whose_blob_is_gone_is_fetched_again_and_is_not_empty(hub: Hub, tmp_path: Path) -> None:
+    (hub.folder / "config.json").symlink_to(tmp_path / "absent")
+    pull("owner/model")
+    hub.files["config.json"] = 0
+    with pytest.raises(RunError, match=r"config\.json came cut short"):
+        pull("owner/model")
+
+
 def test_nothing_outside_of_the_cache_is_removed(hub: Hub, tmp_path: Path) -> None:
     name, other = "model-00001-of-00002.safetensors", tmp_path.parent / "other"
     other.write_text("mine")
@@ -273,7 +295,7 @@ def test_nothing_outside_of_the_cache_is_removed(hub: Hub, tmp_path: Path) -> No
 
 
 def test_halves_that_a_killed_pull_left_are_removed(hub: Hub) -> None:
-    """The client goes on with none of them: each was there for good."""
+    """The client goes on with none of them: each was there for good. Behind a link they may be somebody else's."""
     half = hub.folder.parents[1] / "blobs" / "abc.1234.incomplete"
     half.parent.mkdir()
     half.touch()
@@ -282,3 +304,8 @@ def test_halves_that_a_killed_pull_left_are_removed(hub: Hub) -> None:
     assert half.exists(), "another pull may still write it"
     pull("owner/model")
     assert not half.exists()
+    half.parent.rename(mine := hub.folder / "mine")
+    half.parent.symlink_to(mine)
+    half.touch()
+    pull("owner/model")
+    assert half.exists()

@@ -420,11 +420,30 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
     stage = tmp_path / ".again.quantizing"
     before = {path.name: path.stat().st_mtime_ns for path in stage.glob("*.safetensors")}
     assert before
+    (part := next(stage.glob("*.part"))).unlink()
+    part.symlink_to(tmp_path / "mine")  # through which the rest of the shard was written
     quantize_checkpoint(
         plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=lambda *done: writes.append(done)
     )
     assert {name: (target / name).stat().st_mtime_ns for name in before} == before
     assert writes[-1][0] == writes[-1][1]
+    assert not (tmp_path / "mine").exists()
     for path in whole.iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes(), path.name
     assert not stage.exists()
+
+
+def test_nothing_is_done_twice(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link without an end was found behind all the work, which was then done again from its beginning."""
+    stage, target, move = tmp_path / ".packed.quantizing", tmp_path / "packed", os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda one, other: other == target or move(one, other))
+        with pytest.raises(WeightsError, match="cannot be made"):
+            packed_copy(plain, tmp_path)
+    target.symlink_to(tmp_path / "absent")
+    with pytest.raises(WeightsError, match="packed exists; give the name of a folder that does not"):
+        packed_copy(plain, tmp_path)
+    target.unlink()
+    made = (stage / "model.safetensors").stat().st_mtime_ns
+    packed_copy(plain, tmp_path)
+    assert (target / "model.safetensors").stat().st_mtime_ns == made

@@ -18,6 +18,7 @@ import pytest
 from redraft.errors import RecordError, RunError
 from redraft.measure import record
 from redraft.measure.record import Record, machine, new_record, read_record, write_record
+from redraft.measure.training import training_record
 
 
 def some_record() -> Record:
@@ -123,3 +124,10 @@ def test_what_is_no_record_is_never_written_over(tmp_path: Path) -> None:
     write_record(some_record(), link)
     assert link.is_symlink()
     assert read_record(tmp_path / "there.json") == some_record()
+
+
+@pytest.mark.parametrize("rows", [b"", b'{"step": 1}', b"\xff", b"\0\0", b"[1]", b'{"step": 1, "seconds": "x"}'])
+def test_no_record_is_made_of_a_log_that_is_none(rows: bytes, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(rows)
+    with pytest.raises(RecordError, match="is not the log of a run"):
+        training_record(tmp_path / "log", workload={"recipe": "x"}, batch=1, seconds=1.0, ran=1)

@@ -645,6 +645,22 @@ def test_a_state_whose_parts_are_others_is_refused(
         train(recipe, tmp_path)
 
 
+@pytest.mark.parametrize("row", [b'{"step": 4}', b'{"step": 3, "seconds": 1.0}', b"\xff", b"\0" * 99, b"[]"])
+def test_a_damaged_row_of_a_log_is_dropped_or_named(recipe: Recipe, trained: Path, tmp_path: Path, row: bytes) -> None:
+    """As a crash of the machine leaves a log: it was an internal error, and the run could not go on."""
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, stop_behind(3))
+    whole = (log := tmp_path / trainer.LOG).read_bytes()
+    for damaged in (whole[: whole.index(b"\n") + 1], whole.replace(b"\n", b"\n" + row + b"\n", 1)):
+        log.write_bytes(damaged)
+        with pytest.raises(RecipeError, match=r"line 2 of .*-log\.jsonl is not the row of step 2; bring it back"):
+            train(recipe, tmp_path)
+        assert log.read_bytes() == damaged
+    log.write_bytes(whole + row)
+    assert steps_of(recipe, tmp_path) == [4, 5, 6]
+    assert rows(tmp_path) == rows(trained)
+
+
 def test_two_runs_into_one_folder_do_not_mix(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
     """The second cut the first one's log, and both wrote one state in turn."""
     handle = os.open(tmp_path, os.O_RDONLY)
@@ -688,7 +704,17 @@ def test_a_full_disk_leaves_the_last_state(
     with pytest.raises(RunError, match=r"training-state\.pt: .*; free some space"):
         train(recipe, tmp_path)
     assert torch.load(tmp_path / FILE, weights_only=True)["step"] == saved[0] == 3
-    assert not list(tmp_path.glob("*.new"))
+    assert not list(tmp_path.glob(f".{FILE}.*"))
+
+
+def test_a_state_is_written_through_no_link(recipe: Recipe, tmp_path: Path) -> None:
+    """The name that it was written under was known beforehand. What killed runs were writing does not pile up."""
+    link, left, mine = (tmp_path / name for name in ("training-state.new", f".{FILE}.01234567", "mine"))
+    for path in (left, mine):
+        path.write_text("precious")
+    link.symlink_to(mine)
+    train(recipe, tmp_path)
+    assert (mine.read_text(), left.exists()) == ("precious", False)
 
 
 def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) -> None:

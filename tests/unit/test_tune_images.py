@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -133,12 +134,16 @@ def test_a_start_that_reads_text_alone_refuses_rows_with_images(tmp_path: Path) 
     ("content", "said"),
     [
         ([{"type": "image", "image": "none.png"}], "cannot be read"),
+        ([{"type": "image", "image": "pipe"}], "cannot be read: it is no regular file"),
+        ([{"type": "image", "image": "../red.png"}], "image is '../red.png'; name a file in the folder of the rows"),
+        ([{"type": "image", "image": "/dev/zero"}], "image is '/dev/zero'; name a file in the folder of the rows"),
         ([{"type": "sound"}], "a user's content may be a list"),
         ([{"type": "image", "image": 7}], "has an image of type int"),
     ],
 )
 def test_bad_rows_are_named(start: Path, tmp_path: Path, content: list[Any], said: str) -> None:
     recipe = recipe_of(tmp_path / "rows", start)
+    os.mkfifo(tmp_path / "rows" / "pipe")
     messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "a"}]
     (tmp_path / "rows" / "rows.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     with pytest.raises(RecipeError, match=rf"rows\.jsonl, line 1: .*{said}"):

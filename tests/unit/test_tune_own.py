@@ -128,6 +128,14 @@ def test_tune_says_what_was_forgotten_and_how_to_keep_it(
     assert re.search(r"\[data\] tasks = \{ (records|repair) = 0.1, (records|repair) = 0.1 \}", said)
 
 
+def test_a_strangers_file_in_the_records_place_is_found_before_the_first_step(tmp_path: Path, shell: Shell) -> None:
+    recipe(tmp_path, steps=1)
+    (tmp_path / "training-record.json").write_text("mine")
+    said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path)], 2).err
+    assert "training-record.json holds something that is no record; give another name, or move it away" in said
+    assert not (tmp_path / LOG).exists()
+
+
 def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:
     before, merged = load_model(locate("nano-sudoku"))[0], load_model(adapted)[0]
     changed = [n for n, v in merged.state_dict().items() if not torch.equal(v, before.state_dict()[n])]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from redraft.cli.flags import experts_of
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
+from redraft.files import read_start
 from redraft.prompts import BEGINNINGS
 
 if TYPE_CHECKING:
@@ -168,10 +169,7 @@ def image_part(path: Path) -> dict[str, Any]:
 
     most = ImageLimits().num_bytes
     try:
-        if path.exists() and not path.is_file():
-            raise RequestError(f"{path} is no file")
-        with path.open("rb") as file:
-            data = file.read(most + 1)
+        data = read_start(path, most + 1)
         if len(data) > most:
             raise RequestError(f"{path} has over {most} bytes; send a smaller image")
     except (OSError, ValueError) as error:

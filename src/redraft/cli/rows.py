@@ -22,7 +22,7 @@ import msgspec
 
 from redraft.cli.common import image_part, tame
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.files import lock
+from redraft.files import lock, named_from
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
 from redraft.server.limits import read_json
@@ -206,14 +206,11 @@ def with_images(row: bytes, folder: Path) -> bytes:
             raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
         if len(files) > MOST_IMAGES:
             raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
-        for one in files:
-            if Path(one).is_absolute() or ".." in Path(one).parts:
-                raise ApiError(400, f"image is {one!r:.100}; name a file in the folder of the rows", param="image")
         if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
             raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
         said = last["content"]
         try:
-            shown = [image_part(folder / one) for one in files]
+            shown = [image_part(named_from(folder, one)) for one in files]
         except RequestError as error:
             raise ApiError(400, str(error), param="image") from None
         last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
@@ -232,26 +229,23 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
         if len(line) > MOST_ANSWER_BYTES:
             said = f"line {done.rows + 1} of {target} has over {MOST_ANSWER_BYTES} bytes, which no run writes"
             raise RequestError(f"{said}; name another output")
-        if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]) and not _is_whole(line):
-            break
         try:
             found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            said = (
-                f"line {done.rows + 1} of {target} is not of a run's output, which would be lost; name another output"
-            )
-            raise RequestError(said) from None
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            is_json = isinstance(error, msgspec.MsgspecError)  # a line that was cut is none; an editor takes ends away
+            if not is_json and not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
+                break
+            said = f"line {done.rows + 1} of {target} is not of a run's output, which would be lost"
+            raise RequestError(f"{said}; name another output") from None
         if settings is not None and found.settings is not None and found.settings != settings:
             raise RequestError(_differ(target, found.settings, settings))
         row = next(rows, None)
         if row is None:
             raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
         if found.row_sha256 != row.digest:
-            said = (
-                f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of another"
-                " file"
-            )
-            raise RequestError(f"{said}; name another output, or keep the first {done.rows} lines of this one")
+            said = f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of"
+            kept = f"name another output, or keep the first {done.rows} lines of this one"
+            raise RequestError(f"{said} another file; {kept}")
         done, end = done.after({"response": msgspec.to_builtins(found.response)}), end + len(line)
         if not line.endswith(b"\n"):
             out.write(b"\n")
@@ -259,15 +253,6 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     out.truncate(end)
     out.seek(end)
     return replace(done, tokens=0, forwards=0)
-
-
-def _is_whole(line: bytes) -> bool:
-    """Whether a line without an end is whole all the same: an editor takes ends away. One that was cut is no JSON."""
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
@@ -389,12 +374,25 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         try:
             lock(out.fileno(), target)
-            begun = os.fstat(rows.fileno()).st_size
+            begun = os.fstat(rows.fileno())
             yield rows_of(rows), out
-            if os.fstat(rows.fileno()).st_size < begun:
+            now = os.fstat(rows.fileno())
+            if now.st_size < begun.st_size:
                 raise RunError(
                     f"{source} was cut short while it was read, so rows may be missing; make it whole and run it again"
                 )
+            if now.st_ctime_ns != begun.st_ctime_ns and source.is_file():
+                _check_rows(rows, out, source, target)
         finally:
             with suppress(OSError):  # of a full disk, which has been reported; what is done was flushed
                 out.close()
+
+
+def _check_rows(rows: IO[bytes], out: IO[bytes], source: Path, target: Path) -> None:
+    """Raise RunError where a file that was changed has not the rows any more that were read; it may have more."""
+    with os.fdopen(os.dup(rows.fileno()), "rb") as again:  # whose buffer holds nothing of before
+        again.seek(0)
+        try:
+            resume(rows_of(again), out, source, target, None)
+        except RequestError as error:
+            raise RunError(f"{source} was changed while it was read: {error}") from None

@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, with a line of progress, and record what was trained."""
-    from redraft.measure.record import write_record
+    from redraft.measure.record import check_place, write_record
     from redraft.measure.training import training_record
     from redraft.tune.parallel import place
     from redraft.tune.recipe import read_recipe
@@ -56,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{name}, as docs/tutorials/fine-tune.md shows: files = {{ {arguments.recipe.name!r} = 1.0 }}"
         )
     recipe = read_recipe(arguments.recipe)
+    if arguments.out.is_dir():
+        check_place(arguments.out / RECORD)
     began = time.monotonic()
     shown = Progress()
     try:

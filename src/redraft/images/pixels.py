@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from redraft.errors import RequestError
+from redraft.files import read_start
 from redraft.images.config import ImageConfig
 from redraft.images.parts import MOST_EXIF, MOST_SCANNED, RESTARTED, complaint, png_bytes, scans, webp_size
 
@@ -201,8 +202,7 @@ def fitted_size(width: int, height: int, config: ImageConfig, *, part: str = "th
 
 def _read_file(path: str | Path, part: str, limits: ImageLimits) -> bytes:
     try:
-        with Path(path).open("rb") as file:
-            return file.read(limits.num_bytes + 1)  # and no more, for any size of file
+        return read_start(Path(path), limits.num_bytes + 1)  # and no more, for any size of file
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"{part} is {str(path)[:200]!r}, which cannot be read: {reason}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from redraft.errors import RecordError
 from redraft.measure.record import Record, new_record
 
 JUDGED = (" exact", " nats")
@@ -18,9 +19,15 @@ def training_record(log: Path, *, workload: Mapping[str, Any], batch: int, secon
     """What was trained, from the log of its steps: how many steps and samples, how long, and every probe.
 
     `workload` says what of the recipe, `batch` is the samples of a step, `seconds` and `ran` are this call's.
+    Raises RecordError for a log that no run has written.
     """
-    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    spent = sum(row["seconds"] for row in rows)
+    try:
+        rows = [json.loads(line) for line in log.read_bytes().splitlines()]
+        times = {row["step"]: float(row["seconds"]) for row in rows}
+        last = rows[-1]
+    except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise RecordError(f"{log} is not the log of a run ({type(error).__name__}: {error}); bring it back") from None
+    spent = sum(times.values())
     samples = len(rows) * batch
     probes = [
         {"step": row["step"], **{name: value for name, value in row.items() if name.endswith((*JUDGED, " steps"))}}
@@ -34,10 +41,10 @@ def training_record(log: Path, *, workload: Mapping[str, Any], batch: int, secon
             "seconds_in_steps": round(spent, 1),
             "seconds_of_this_call": seconds,
             "steps_of_this_call": ran,
-            "seconds_median_step": round(median([row["seconds"] for row in rows]), 4),
+            "seconds_median_step": round(median(times.values()), 4),
             "samples": samples,
             "probes": probes,
-            "last": rows[-1],
+            "last": last,
         },
         summary=[
             (

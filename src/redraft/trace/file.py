@@ -20,18 +20,21 @@ MOST_HEADER_BYTES, MOST_BYTES = 2**20, 2**28
 class TraceFile:
     """A trace being written at `path`, line by line; `size` is its bytes."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, *, new: bool = False) -> None:
         """Raises RequestError for a path that cannot be written, that another program is writing, or whose file is not
-        a trace."""
+        a trace; for a `new` one of any file that exists."""
         self.path, self.size = path, 0
         with ExitStack() as undo:
             try:
-                if path.is_file() and path.stat().st_size and not is_trace(path):
+                if not new and path.is_file() and path.stat().st_size and not is_trace(path):
                     raise RequestError(
                         f"{path} holds something else than a trace, which would be lost; name another file"
                     )
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)  # a pipe may have no reader
+                flags = os.O_CREAT | (os.O_EXCL if new else os.O_NONBLOCK)  # a pipe may have no reader
+                self._file = os.open(path, os.O_WRONLY | flags, 0o666)
                 undo.callback(os.close, self._file)
+                if new:
+                    undo.callback(path.unlink, missing_ok=True)
                 os.set_blocking(self._file, True)
                 if path.is_file():
                     lock(self._file, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -14,7 +15,7 @@ from redraft.files import lock
 from redraft.trace.file import TraceFile, is_trace
 from redraft.trace.lines import Ended, Header, Line, Taken
 
-DIGITS = 8
+DIGITS, NAME = 8, re.compile("[0-9]{8,}")
 NONE = -1
 """In place of the handle of an open file."""
 
@@ -44,19 +45,22 @@ class TraceFolder:
                 self._lock = os.open(path, os.O_RDONLY)
                 undo.callback(os.close, self._lock)
                 lock(self._lock, path)
-                found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
-                ours = [file for file in found if _is_ours(file)]  # other files may have names like these
+                found = [file for file in path.glob("*.jsonl") if NAME.fullmatch(file.stem) and _is_ours(file)]
+                ours = sorted(found, key=lambda file: int(file.stem))  # other files may have names like these
                 self._kept = deque[_Old | _RequestFile](_Old(file, file.lstat().st_size) for file in ours)
             except OSError as error:
                 raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
-            self._number = int(found[-1].stem) if found else 0
-            TraceFile(self._next, header).close()  # so that an error is raised before the first request
-            self._next.unlink()
+            self._number = int(ours[-1].stem) if ours else 0
+            probe = TraceFile(self._next(), header, new=True)  # so that an error is raised before the first request
+            probe.close()
+            probe.path.unlink()
             undo.pop_all()
 
-    @property
     def _next(self) -> Path:
-        return self._path / f"{self._number + 1:0{DIGITS}}.jsonl"
+        """The next name that no file has."""
+        while os.path.lexists(found := self._path / f"{self._number + 1:0{DIGITS}}.jsonl"):
+            self._number += 1
+        return found
 
     def begin(self) -> TraceFile:
         """The next file, which closes itself at the end of its request. Removes the oldest files beyond the limits."""
@@ -65,7 +69,7 @@ class TraceFolder:
             with suppress(OSError):  # already removed by another program, or another's by now
                 if _is_ours(old) or not old.stat().st_size:
                     old.unlink()
-        file = _RequestFile(self._next, self._header, self._written)
+        file = _RequestFile(self._next(), self._header, self._written)
         self._number += 1
         self._kept.append(file)
         return file
@@ -94,7 +98,7 @@ class _RequestFile(TraceFile):
     def __init__(self, path: Path, header: Header, ended: Callable[[RedraftError | None], None]) -> None:
         self._ended = ended
         try:
-            super().__init__(path, header)
+            super().__init__(path, header, new=True)
         except RedraftError as error:
             self._file = NONE
             ended(error)

@@ -25,8 +25,8 @@ from pathlib import Path
 from random import Random
 from typing import Protocol, runtime_checkable
 
-from redraft.errors import RecipeError
-from redraft.files import shipped
+from redraft.errors import RecipeError, RequestError
+from redraft.files import named_from, shipped
 from redraft.tasks import Example, Task, stream_seed, task
 from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
@@ -242,7 +242,10 @@ def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
     found = _conversation(row, where)
     if any(_SURROGATE.search(json.dumps(message["content"], ensure_ascii=False)) for message in found.messages):
         raise RecipeError(f"{where}: a text has an unpaired surrogate; write valid Unicode")
-    return _from_folder(found, folder)
+    try:
+        return _from_folder(found, folder)
+    except RequestError as error:
+        raise RecipeError(f"{where}: {error}") from None
 
 
 def _conversation(row: object, where: str) -> Conversation:
@@ -284,12 +287,12 @@ def _is_part(part: object) -> bool:
 
 
 def _from_folder(sample: Conversation, folder: Path) -> Conversation:
-    """A conversation whose files of images are named from a folder."""
+    """A conversation whose files of images are named from a folder. Raises RequestError for one elsewhere."""
     messages: list[Message] = []
     for message in sample.messages:
         if isinstance(message["content"], list):
             parts = [
-                {**part, "image": folder / part["image"]}
+                {**part, "image": named_from(folder, part["image"])}
                 if isinstance(part.get("image"), str) and not part["image"].startswith("data:")
                 else part
                 for part in message["content"]

@@ -6,9 +6,8 @@ The file is written under another name and renamed, so a kill at any moment leav
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RunError
-from redraft.files import write_whole
+from redraft.files import in_place_of, write_whole
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
@@ -135,12 +134,11 @@ def _take(state: State, saved: dict[str, Any]) -> None:
 
 
 def keep(state: State, path: Path, feed: Feed) -> None:
-    """Write the state; only the first process writes.
+    """Write the state; only the first process writes, and removes what killed ones were writing.
 
     Raises RunError, and leaves the last file, if the disk refuses.
     """
-    beside, world = path.with_suffix(".new"), state.world
-    optimizer, moments = state.optimizer.state_dict(), {}
+    world, optimizer, moments = state.world, state.optimizer.state_dict(), {}
     for i, kept in optimizer["state"].items():
         moments[i] = kept | whole({name: kept[name] for name in _MOMENTS}, world)
     saved = {
@@ -156,11 +154,12 @@ def keep(state: State, path: Path, feed: Feed) -> None:
     if not world.first:
         return
     try:
-        torch.save(saved, beside)
-        os.replace(beside, path)
+        for left in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}"):
+            if left.is_file() and not left.is_symlink():
+                left.unlink()
+        with in_place_of(path) as beside:
+            torch.save(saved, beside)
     except (OSError, RuntimeError) as error:  # torch's own writer reports a full disk as a RuntimeError
-        with suppress(OSError):
-            beside.unlink()
         if str(error).startswith(WORKER_ENDED):
             raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -168,10 +167,21 @@ def keep(state: State, path: Path, feed: Feed) -> None:
 
 
 def cut_log(path: Path, step: int) -> None:
-    """Drop the rows of steps after the saved state: these steps run, and are logged, again."""
-    if path.exists():
-        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_whole(path, "".join(rows[:step]).encode())
+    """Drop what stands behind the saved state's rows, whatever it is: these steps run, and are logged, again.
+
+    Raises RecipeError, and changes nothing, for a row that is not of its step.
+    """
+    rows = path.read_bytes().splitlines()[:step] if path.exists() else []
+    for number in range(1, step + 1):
+        try:
+            found = json.loads(rows[number - 1])
+            whole_row = found["step"] == number and isinstance(found["seconds"], int | float)
+        except (LookupError, TypeError, ValueError, RecursionError):
+            whole_row = False
+        if not whole_row:
+            said = f"line {number} of {path} is not the row of step {number}"
+            raise RecipeError(f"{said}; bring it back, or choose another --out folder")
+    write_whole(path, b"".join(row + b"\n" for row in rows))
 
 
 def follow(state: State, decay: float) -> None:

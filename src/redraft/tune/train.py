@@ -47,15 +47,17 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
 
     Under torchrun every process calls this; the first one writes and reports progress.
 
-    Raises RecipeError for data that cannot be used, a state of another recipe, a folder that cannot be made, or
-    processes that cannot share the recipe; RequestError if another program writes there; RunError if the loss is NaN,
-    memory runs out or the disk refuses.
+    Raises RecipeError for data that cannot be used, a state of another recipe, a folder that cannot be made or has
+    what would be lost, or processes that cannot share the recipe; RequestError if another program writes there;
+    RunError if the loss is NaN, memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
-    there = next((file.relative_to(out) for form in _WRITTEN for file in out.glob(form)), None)
+    there = [str(file.relative_to(out)) for form in _WRITTEN for file in out.glob(form)]
     if there and not _is_log(out / LOG):  # looked at last: a run that begins makes it first
-        raise RecipeError(f"{out} holds {there} and no log of a run, which would be lost; give another folder")
+        raise RecipeError(f"{out} holds {there[0]} and no log of a run, which would be lost; give another folder")
+    if {*there} - {LOG, *STARTED} and not (out / FILE).exists():  # it is there before the model is, and stays
+        raise RecipeError(f"{out} holds a finished model and no {FILE}, so its run cannot go on; give another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -114,8 +116,8 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         base = read_base(recipe, Path(made))
         feed = Feed(recipe, base)
         state = restore(recipe, base, out / FILE, world, feed)
-        cut_log(mine / LOG, state.step)
-        (mine / LOG).touch()
+        if world.first:
+            cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps
     alone = world.count == 1  # several processes would have to agree on the step

@@ -25,7 +25,7 @@ LAST = "config.json"
 """Loading begins with it. It comes when all others are there, so a folder that has it is whole."""
 PATIENCE_SEC = 30.0
 """Without a word of the hub."""
-_TAG, _COMMIT = re.compile(r'(?:W/)?"?[\w-]*"?'), re.compile("[0-9a-f]{40}")
+_TAG, _COMMIT = re.compile(r'(?:W/)?"?[\w-]+"?'), re.compile("[0-9a-f]{40}")
 _NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT}
 _PARTS = ("connect", "read", "write", "pool")
 OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
@@ -62,12 +62,13 @@ def pull(name: str, *, progress: bool = True) -> Path:
         _check_room(name, plan)
         try:
             folder = _fetch(name, OTHERS)
-            wrong += _remove_wrong(plan, read=any(file.is_missing for file in plan))
+            others = [file for file in plan if file.name != LAST or file.path.is_file()]
+            wrong += _remove_wrong(others, read=any(file.is_missing for file in plan))
             folder = folder if wrong else _fetch(name, (LAST,), folder.name)
         finally:
             wrong += _remove_wrong(plan)
-        if wrong:
-            said = f"{', '.join(wrong)} came cut short or changed and was removed"
+        if wrong or not (folder / LAST).is_file():
+            said = f"{', '.join(wrong) or LAST} came cut short or changed and was removed"
             raise RunError(f"{name}: {said}; run: redraft pull {name}")
         return folder
 
@@ -103,12 +104,16 @@ def _check_room(name: str, plan: Sequence[_HubFile]) -> None:
 
 def _remove_wrong(plan: Sequence[_HubFile], *, read: bool = False) -> list[str]:
     """Remove files of a wrong size, if `read` of a wrong digest, and their blobs, so that no reader takes one for
-    whole."""
+    whole; and links that lead to no file."""
     removed = []
     for file in plan:
         if not file.path.is_file():
+            if file.path.is_symlink():
+                file.path.unlink()
+                removed.append(file.name)
             continue
-        is_cut_short = file.num_bytes and file.path.stat().st_size != file.num_bytes
+        size = file.path.stat().st_size
+        is_cut_short = size != file.num_bytes if file.num_bytes else file.name == LAST and not size
         if is_cut_short or (read and _is_changed(file.path.resolve())):
             if (blob := file.path.resolve()).is_relative_to(_cache().resolve()):
                 blob.unlink(missing_ok=True)
@@ -139,7 +144,8 @@ def _cleared(name: str) -> Iterator[None]:
 
     folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
     folder.mkdir(parents=True, exist_ok=True)
-    for half in folder.glob("blobs/*.incomplete") if is_free(folder) else ():
+    ours = is_free(folder) and not (folder / "blobs").is_symlink()  # which may lead to a folder of others
+    for half in folder.glob("blobs/*.incomplete") if ours else ():
         half.unlink(missing_ok=True)
     with ExitStack() as held:
         with suppress(RequestError):

@@ -107,7 +107,7 @@ def quantize_checkpoint(
     """
     if plan.table is not None:
         raise WeightsError(f"plan {plan.name} packs the embedding table, which files have plain; use --plan on loading")
-    if target.exists():
+    if os.path.lexists(target):
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
     config, source = read_config(folder), source or WeightSource(folder)
     wanted = slots(config.model)
@@ -127,6 +127,7 @@ def quantize_checkpoint(
             errors = _write_all(stage, source, shards, done, progress)
             _write_rest(stage, folder, plan, packed, errors, shards)
             os.replace(stage, target)
+            (target / _PROGRESS).unlink()  # behind that, so that a kill between both loses nothing
     except OSError as failure:
         if failure.errno in _MISPLACED:
             raise WeightsError(f"{target} cannot be made: {failure.strerror}; give another folder") from None
@@ -316,7 +317,7 @@ def _write_rest(
     errors: _Errors,
     shards: Mapping[str, Sequence[_Item]],
 ) -> None:
-    """Write all files but the weights, then remove the file that marks an unfinished folder."""
+    """Write all files but the weights."""
     if len(shards) > 1:
         headers = {name: [header for item in items for header in item.headers] for name, items in shards.items()}
         write_json(stage / INDEX, index_json(headers))
@@ -325,4 +326,3 @@ def _write_rest(
     write_json(
         stage / "config.json", {**read_json(folder / "config.json"), "quantization_config": quantization_json(packed)}
     )
-    (stage / _PROGRESS).unlink()

@@ -50,7 +50,8 @@ def write_shard(path: Path, headers: Sequence[TensorHeader], chunks: Iterator[Te
     The file appears under its name when it is whole. Raises OSError if the disk refuses.
     """
     beside = path.with_suffix(".part")
-    with beside.open("wb") as file:
+    beside.unlink(missing_ok=True)  # a killed call's, or a link, which would be written through
+    with beside.open("xb") as file:
         table, end = {"__metadata__": {"format": "pt"}}, 0
         for header in headers:
             place = {"dtype": _NAMES[header.dtype], "shape": list(header.shape)}
