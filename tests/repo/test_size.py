@@ -9,22 +9,22 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 47_800, TESTS: 33_250}
+WHOLE_WALLS = {SOURCE: 47_850, TESTS: 33_550}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_615,
+    "core": 10_640,
     "images": 830,
     "model/gpu": 2_020,
-    "weights": 3_550,
-    "constraints": 6_490,
+    "weights": 3_565,
+    "constraints": 6_520,
     "tasks": 2_570,
-    "tune": 4_300,
+    "tune": 4_330,
     "measure": 2_760,
     "server": 6_270,
     "operations": 2_120,
-    "trace": 630,
+    "trace": 640,
     "distributed": 640,
     "cli": 5_020,
 }
