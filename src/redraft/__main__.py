@@ -25,6 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files are written as they are
     try:
+        Path.cwd()
+    except OSError:  # torch's libraries would end the process
+        print("redraft: the current folder was removed; cd to one that exists", file=sys.stderr)
+        return 2
+    try:
         from redraft.cli.main import build_parser  # here, because Ctrl-C may come while it is imported
 
         arguments, unknown = build_parser().parse_known_args(argv)

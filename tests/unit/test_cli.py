@@ -199,6 +199,13 @@ def test_results_are_not_lost_where_output_is_closed() -> None:
     assert "standard output is closed" in done.stderr
 
 
+def test_a_folder_that_was_removed_is_said(tmp_path: Path) -> None:
+    """torch's libraries ended the process with lines of their own."""
+    words = f"cd {tmp_path} && mkdir a && cd a && rmdir ../a && {sys.executable} -m redraft generate hi"
+    done = subprocess.run(words, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "redraft: the current folder was removed; cd to one that exists\n")
+
+
 def test_notes_do_not_stand_among_results_where_stderr_is_closed() -> None:
     words = f"{sys.executable} -m redraft generate --seed 1 --max-tokens 1 --steps 1 --preset nothing 2>&-"
     done = subprocess.run(words, shell=True, stdout=subprocess.PIPE, text=True, check=False)

@@ -422,9 +422,11 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
     assert before
     (part := next(stage.glob("*.part"))).unlink()
     part.symlink_to(tmp_path / "mine")  # through which the rest of the shard was written
+    (stage / ".config.json.0123abcd").write_text("of a killed one")  # it was in the finished folder
     quantize_checkpoint(
         plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=lambda *done: writes.append(done)
     )
+    assert {path.name for path in target.iterdir()} == {path.name for path in whole.iterdir()}
     assert {name: (target / name).stat().st_mtime_ns for name in before} == before
     assert writes[-1][0] == writes[-1][1]
     assert not (tmp_path / "mine").exists()

@@ -230,6 +230,19 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
     assert reported[2]["custom_id"] == reported[2]["response"]["body"]["said"] == "\ud800"
 
 
+@pytest.mark.parametrize("body", [b"[1]", b'"x"', b"null", b"5"])
+def test_an_answer_that_is_no_object_ends_a_run_that_goes_on(body: bytes, tmp_path: Path, shell: Shell) -> None:
+    """It stood in the output, in which no run could go on any more."""
+    place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    place.write_text('{"messages": []}\n' * 2)
+    with Stub([says(reply({"choices": []})), says(reply(body)), says(reply({"choices": []}))]) as stub:
+        command = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--at-once", "1"]
+        assert "is not of OpenAI's interface" in shell(command, 1).err
+        assert len(out.read_text().splitlines()) == 1
+        shell(command, 0)
+    assert len(out.read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -15,9 +15,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from jsonschema import Draft202012Validator
-from tests.helpers import BYTES, forked, holding
+from tests.helpers import BYTES, beside, forked, holding
 
 from redraft.constraints import isolated, validation
+from redraft.constraints.compile import limits
 from redraft.constraints.compile.dialect import URIS
 from redraft.constraints.compile.limits import UNTIL, TimeLimitError
 from redraft.constraints.compile.schema import compile_schema
@@ -204,6 +205,32 @@ def test_a_helper_that_was_killed_is_begun_anew(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(KeyboardInterrupt):
             helper.ask(PLAIN.replace(b"1.5", b"1"), 9.0)
     assert helper.ask(PLAIN, 9.0) == answer, "not that of the question before"
+    helper.end()
+
+
+def test_a_fork_waits_for_no_thread_that_it_has_not_got() -> None:
+    """The place of one that judged in the parent was taken for good."""
+    over = threading.Event()
+
+    def judge() -> None:
+        while not over.is_set():
+            verdicts({"type": "integer"}, 1)
+
+    with beside(judge):
+        for _ in range(4):
+            forked(lambda: verdicts({"type": "integer"}, "a") or os._exit(1))
+        over.set()
+    for turns in (limits.TURNS, limits.QUICK_JUDGES):
+        with turns.turn("held"):
+            forked(lambda turns=turns: not turns._turns or os._exit(1))
+
+
+def test_a_helper_that_says_nothing_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "_BOOT_SEC", 0.1)
+    helper = Helper("import time; time.sleep(1)\ndef answer(asked): return asked", "jsonschema_rs", 9, 1 << 29)
+    assert helper.ask(b"1", 0.1) is None
+    monkeypatch.undo()
+    assert helper.ask(b"2", 9.0) == b"2\n"
     helper.end()
 
 

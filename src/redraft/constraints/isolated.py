@@ -63,7 +63,8 @@ class Helper:
         assert b"\n" not in question, "a question is a line"
         used = self._owner == os.getpid() and self._process is not None
         try:
-            process = self._running()
+            if (process := self._running()) is None:
+                return None
             process.stdin.write(question + b"\n")  # type: ignore[union-attr]  # it is a pipe
             process.stdin.flush()  # type: ignore[union-attr]  # it is a pipe
             found = _line(process, seconds)
@@ -78,7 +79,7 @@ class Helper:
         # One that has answered before may have been killed meanwhile, or have kept memory of earlier questions.
         return self.ask(question, seconds) if used and found is not None else None
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | None:
         if self._owner != os.getpid():  # the process is that of the program that this is a fork of
             if self._process is not None:
                 self._process.returncode = 0  # it is not this one's to wait for
@@ -87,7 +88,8 @@ class Helper:
             pipe, none = subprocess.PIPE, subprocess.DEVNULL
             self._process = subprocess.Popen(isolated(*self._command), stdin=pipe, stdout=pipe, stderr=none)
             atexit.register(self.end)
-            _line(self._process, _BOOT_SEC)
+            if not _line(self._process, _BOOT_SEC):
+                self.end()  # or its greeting would be read as an answer
         return self._process
 
     def end(self) -> None:

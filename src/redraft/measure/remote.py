@@ -79,10 +79,13 @@ class Remote:
         seconds = time.monotonic() - began
         return Reply(text, finish, usage.get("completion_tokens"), usage.get("steps"), seconds, first or seconds)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a body as it stands, not streamed. Raises as `ask`."""
         async with self._errors(), self._sent("POST", path, {"model": await self._name(), **body}) as answer:
-            return json.loads(await answer.aread())
+            found = json.loads(await answer.aread())
+            if not isinstance(found, dict):
+                raise ValueError("an answer is an object")
+            return found
 
     async def _name(self) -> str:
         """The model's name there. Raises RequestError if there are several to choose from."""

@@ -134,7 +134,7 @@ def _take(state: State, saved: dict[str, Any]) -> None:
 
 
 def keep(state: State, path: Path, feed: Feed) -> None:
-    """Write the state; only the first process writes, and removes what killed ones were writing.
+    """Write the state; only the first process writes.
 
     Raises RunError, and leaves the last file, if the disk refuses.
     """
@@ -154,9 +154,6 @@ def keep(state: State, path: Path, feed: Feed) -> None:
     if not world.first:
         return
     try:
-        for left in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}"):
-            if left.is_file() and not left.is_symlink():
-                left.unlink()
         with in_place_of(path) as beside:
             torch.save(saved, beside)
     except (OSError, RuntimeError) as error:  # torch's own writer reports a full disk as a RuntimeError

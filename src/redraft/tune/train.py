@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RedraftError, RequestError, RunError
-from redraft.files import alone, copy_files
+from redraft.files import alone, copy_files, remove_halves
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import STARTED, Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
@@ -117,6 +117,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         feed = Feed(recipe, base)
         state = restore(recipe, base, out / FILE, world, feed)
         if world.first:
+            remove_halves(out, (FILE, LOG, *STARTED, *_CONFIGS))
             cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps

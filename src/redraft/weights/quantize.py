@@ -23,7 +23,7 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
-from redraft.files import alone, copy_files, final_name, write_json
+from redraft.files import alone, copy_files, final_name, remove_halves, write_json
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -40,6 +40,7 @@ _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
 _MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
 _CARRIED = ("generation_config.json", "redraft.json", *TEXT_FILES, "LICENSE")
+_KNOWN = (_PROGRESS, REPORT, INDEX, "config.json", *_CARRIED)
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def quantize_checkpoint(
             done = _resume(stage, making, shards)
             errors = _write_all(stage, source, shards, done, progress)
             _write_rest(stage, folder, plan, packed, errors, shards)
+            remove_halves(stage, _KNOWN)
             os.replace(stage, target)
             (target / _PROGRESS).unlink()  # behind that, so that a kill between both loses nothing
     except OSError as failure:
@@ -241,8 +243,7 @@ def _resume(
 
 def _is_ours(name: str) -> bool:
     """Whether a file is one that this writes, whole or not: what else lies there is somebody's."""
-    known = (_PROGRESS, REPORT, INDEX, "config.json", *_CARRIED)
-    return final_name(name) in known or (name.startswith("model") and name.endswith((".safetensors", ".part")))
+    return final_name(name) in _KNOWN or (name.startswith("model") and name.endswith((".safetensors", ".part")))
 
 
 def _write_all(

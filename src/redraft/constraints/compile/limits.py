@@ -17,6 +17,7 @@ Whatever else is done for one request by threads of Python takes turns in the sa
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -96,11 +97,15 @@ class Turns:
         share: int | None = None,
     ) -> None:
         self._most, self._around, self._places, self._share = most, around, places, share or places
+        self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # its places are held by threads that it has not got
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._turns: list[Turn] = []
         self._now: list[Turn] = []
         self._had = defaultdict[Hashable, float](float)  # by each caller since it last had none
-        self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
     @property
     def mine(self) -> Turn | None:
