@@ -21,7 +21,7 @@ PART_WALLS = {
     "constraints": 6_520,
     "tasks": 2_570,
     "tune": 4_330,
-    "measure": 2_760,
+    "measure": 2_770,
     "server": 6_270,
     "operations": 2_120,
     "trace": 640,

@@ -93,7 +93,7 @@ def write_entry(folder: Path, key: str, entry: Entry) -> None:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path_of(folder, key), MARK + _digest(key, packed) + packed)
-        if packed[-1] % 16 == 0:  # of its checksum: now and then, since it takes a look at every file
+        if packed[-1] % 64 == 0:  # of its checksum: now and then, since it takes a look at every file
             make_room(folder)
 
 
