@@ -19,16 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
     if sys.stderr is None:  # `print` would take standard output for it
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # as long as the program
-    if sys.stdout is None:  # Python's sign that it was closed; the next file opened would get what is printed
-        print("redraft: standard output is closed; send it to a file, or to /dev/null", file=sys.stderr)
+    if why := _unfit():
+        print(f"redraft: {why}", file=sys.stderr)
         return 2
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files are written as they are
-    try:
-        Path.cwd()
-    except OSError:  # torch's libraries would end the process
-        print("redraft: the current folder was removed; cd to one that exists", file=sys.stderr)
-        return 2
     try:
         from redraft.cli.main import build_parser  # here, because Ctrl-C may come while it is imported
 
@@ -80,6 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         first = (str(error).splitlines() or [""])[0]
         _say(f"internal error, {type(error).__name__}: {first} (run again with --debug)")
         return 1
+
+
+def _unfit() -> str:
+    """Why nothing can be run here, if so."""
+    if sys.stdout is None:  # Python's sign that it was closed; the next file opened would get what is printed
+        return "standard output is closed; send it to a file, or to /dev/null"
+    try:
+        Path.cwd()
+    except OSError:  # torch's libraries would end the process
+        return "the current folder was removed; cd to one that exists"
+    return ""
 
 
 def _say(text: str) -> None:

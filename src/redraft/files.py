@@ -90,7 +90,7 @@ def remove_halves(folder: Path, names: Collection[str]) -> None:
 
 
 def final_name(name: str) -> str:
-    """The name that a file will have which `write_whole` is writing; of any other file its own."""
+    """The name that a file of `in_place_of` will have; of any other file its own."""
     return name[1:].rpartition(".")[0] if name.startswith(".") else name
 
 

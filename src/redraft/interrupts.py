@@ -26,12 +26,13 @@ class Held:
             self._ours = True  # no interrupt can come before this line: the handler only puts it down
 
     def __exit__(self, *_: object) -> None:
-        if self._ours:
+        if self._ours and signal.getsignal(signal.SIGINT) == self._note:  # an observer may have put another there
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if self._noted:
             raise KeyboardInterrupt
 
     def _note(self, _number: int, _frame: object) -> None:
         if self._noted:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt
         self._noted = True

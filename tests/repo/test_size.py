@@ -9,16 +9,16 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 47_850, TESTS: 33_550}
+WHOLE_WALLS = {SOURCE: 47_880, TESTS: 33_580}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_640,
+    "core": 10_650,
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_565,
-    "constraints": 6_520,
+    "constraints": 6_550,
     "tasks": 2_570,
     "tune": 4_330,
     "measure": 2_770,

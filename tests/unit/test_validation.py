@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,12 +201,45 @@ def test_a_helper_that_was_killed_is_begun_anew(monkeypatch: pytest.MonkeyPatch)
     def interrupt(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(isolated, "_line", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            helper.ask(PLAIN.replace(b"1.5", b"1"), 9.0)
-    assert helper.ask(PLAIN, 9.0) == answer, "not that of the question before"
+    for late in (False, True):  # before an answer came, and when none came in time
+        with monkeypatch.context() as patch:
+            patch.setattr(isolated, "_line", (lambda *_: None) if late else interrupt)
+            if late:
+                patch.setattr(helper, "end", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                helper.ask(PLAIN.replace(b"1.5", b"1"), 9.0)
+        assert helper.ask(PLAIN, 9.0) == answer, "not that of the question before"
     helper.end()
+
+
+def test_a_value_with_half_a_character_is_invalid_and_nothing_is_remembered() -> None:
+    """The library cannot read it, and its end was taken for slowness: a minute of refusals for that schema."""
+    (said,) = verdicts({"type": "string", "maxLength": 5}, "\ud800")
+    assert "surrogates" in said[1]
+    assert verdicts({"type": "string", "maxLength": 5}, "a") == []
+
+
+def test_who_is_judged_within_its_turn_waits_for_no_other_kind_of_process() -> None:
+    """A schema that compiles waited with its quick verdict for another's grammar."""
+    held, over = threading.Event(), threading.Event()
+
+    def make_grammar() -> None:
+        with limits.TURNS.turn("slow"), limits.GRAMMARS.turn("slow"):
+            held.set()
+            over.wait(60)
+
+    with beside(make_grammar):
+        held.wait(60)
+        began = time.monotonic()
+        with limits.TURNS.turn("small"), limits.QUICK_JUDGES.turn("small"):
+            pass
+        assert time.monotonic() - began < 5
+        over.set()
+
+
+def _take(turns: limits.Turns) -> None:
+    with turns.turn("of a fork"):
+        pass
 
 
 def test_a_fork_waits_for_no_thread_that_it_has_not_got() -> None:
@@ -222,7 +256,7 @@ def test_a_fork_waits_for_no_thread_that_it_has_not_got() -> None:
         over.set()
     for turns in (limits.TURNS, limits.QUICK_JUDGES):
         with turns.turn("held"):
-            forked(lambda turns=turns: not turns._turns or os._exit(1))
+            forked(partial(_take, turns))
 
 
 def test_a_helper_that_says_nothing_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,25 @@ def test_what_is_written_between_close_bounds_is_a_double_between(
         assert low < value < high if words[0] == "exclusiveMinimum" else low <= value <= high, text
 
 
+@pytest.mark.parametrize(
+    ("schema", "wrong", "right"),
+    [
+        ({"type": "number", "exclusiveMinimum": 123456789012345.1}, "123456789012345.100001", "123456789012345.2"),
+        ({"type": "number", "exclusiveMinimum": -5.5, "maximum": 1e-30}, "-5.49999999999999955591079015", "-5.4"),
+        ({"type": "integer", "minimum": -(10**32) - 123}, f"-{10**32 + 124}", f"-{10**32 + 123}"),
+        ({"type": "number", "exclusiveMinimum": -1e-7, "exclusiveMaximum": 10**309}, "-0.0000001", "5"),
+    ],
+)
+def test_bounds_of_many_digits_are_what_a_validator_takes_them_for(
+    schema: dict[str, Any], wrong: str, right: str
+) -> None:
+    """Of each the automaton took the wrong one, and the last was an OverflowError."""
+    dfa = compile_schema(schema).dfa
+    assert (dfa.matches(wrong.encode()), dfa.matches(right.encode())) == (False, True)
+    assert verdicts(schema, json.loads(wrong))
+    assert not verdicts(schema, json.loads(right))
+
+
 def test_lists_are_compared_value_by_value_of_json() -> None:
     """By pairs, two lists of 5,500 took 12 seconds, in which no other constraint was compiled."""
     began = time.monotonic()
@@ -188,5 +207,8 @@ def test_lists_are_compared_value_by_value_of_json() -> None:
     for value in kinds:
         dfa = compile_schema({"allOf": [{"enum": [value]}, {"enum": kinds}]}).dfa
         assert [dfa.matches(json.dumps(other).encode()) for other in kinds] == [other is value for other in kinds]
+    alike = [i * (2**61 - 1) for i in range(20_000)]  # whose hashes are all 0
+    assert not compile_schema({"allOf": [{"enum": alike[:200]}, {"enum": alike}]}).dfa.is_empty
+    assert time.monotonic() - began < 10
     for value, same in ((1, 1.0), ([1], [1.0]), ({"a": 1, "b": 2}, {"b": 2, "a": 1})):
         assert not compile_schema({"allOf": [{"enum": [value]}, {"enum": [same]}]}).dfa.is_empty

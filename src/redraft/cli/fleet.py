@@ -28,7 +28,9 @@ def ray_flags(parser: argparse.ArgumentParser, *, autoscale: bool = False) -> No
     )
     group.add_argument("--replicas", type=int, metavar="N", help="engines (default: 1)")
     if autoscale:
-        group.add_argument("--autoscale", metavar="MIN:MAX", help="as many as the waiting answers need")
+        group.add_argument(
+            "--autoscale", metavar="MIN:MAX", help="as many as the waiting answers need, of at most nine digits each"
+        )
         group.add_argument(
             "--print-config", action="store_true", help="print it for `serve deploy` and KubeRay, and serve nothing"
         )

@@ -284,13 +284,13 @@ async def _write(
             refused = ApiError(400, f"the answer has {len(data)} bytes; at most {MOST_ANSWER_BYTES}: ask for less")
             line = _line((one[0], refused.status, refused.body), done.rows, settings)
             data = _written(line)
-        done = done.after(line)  # an error of this comes before it stands there
         _check_place(out)
         try:
             out.write(data)
             out.flush()
         except OSError as error:
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
+        done = done.after(line)
         report(done)
     _check_place(out)
     out.flush()

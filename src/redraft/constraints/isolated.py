@@ -20,17 +20,18 @@ from pathlib import Path
 _FIND = "import sys; sys.path.append(sys.argv.pop())\n"
 _BOOT_SEC = 60.0
 _ANSWER = """
-import contextlib, json, resource, signal, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that asks
+import contextlib, json, resource, sys, time
 most_sec, most_bytes = map(int, sys.argv[1:])
-def limit(what, soft, hard):
-    with contextlib.suppress(ValueError):  # a lower one holds already, or the system knows none of this kind
+def limit(what, most):
+    hard = resource.getrlimit(what)[1]
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    with contextlib.suppress(ValueError):  # the system knows none of this kind
         resource.setrlimit(what, (soft, hard))
-limit(resource.RLIMIT_AS, most_bytes, most_bytes)
+limit(resource.RLIMIT_AS, most_bytes)
 print("{}", flush=True)
 for line in sys.stdin.buffer:
     asked = json.loads(line)
-    limit(resource.RLIMIT_CPU, int(time.process_time()) + most_sec + 1, resource.RLIM_INFINITY)
+    limit(resource.RLIMIT_CPU, int(time.process_time()) + most_sec + 1)
     print(json.dumps(answer(asked)), flush=True)
 """
 """Behind a program that defines `answer`. What runs on when nobody listens any more ends by its processor time."""
@@ -56,45 +57,59 @@ class Helper:
     def __init__(self, code: str, library: str, most_sec: int, most_bytes: int) -> None:
         self._command = (code + _ANSWER, library, most_sec, most_bytes)
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = os.getpid()
+        self._owner, self._owes = os.getpid(), False
 
     def ask(self, question: bytes, seconds: float) -> bytes | None:
         """The answer; None if there was none in so many seconds, or no memory for it. Of one thread at a time."""
         assert b"\n" not in question, "a question is a line"
-        used = self._owner == os.getpid() and self._process is not None
-        try:
-            if (process := self._running()) is None:
-                return None
-            process.stdin.write(question + b"\n")  # type: ignore[union-attr]  # it is a pipe
-            process.stdin.flush()  # type: ignore[union-attr]  # it is a pipe
-            found = _line(process, seconds)
-        except BrokenPipeError:
-            found = b""
-        except BaseException:  # an interrupt must not leave its answer to the next question
+        if self._owes:  # an interrupt came before an answer, which would be taken for that to this question
             self.end()
-            raise
+        used, self._owes = self._owner == os.getpid() and self._process is not None, True
+        found = self._answer(question, seconds)
+        self._owes = not found
         if found:
             return found
         self.end()
         # One that has answered before may have been killed meanwhile, or have kept memory of earlier questions.
         return self.ask(question, seconds) if used and found is not None else None
 
+    def _answer(self, question: bytes, seconds: float) -> bytes | None:
+        process = self._running()
+        if process is None:
+            return None
+        assert process.stdin is not None
+        left = memoryview(question + b"\n")
+        try:
+            while left:
+                left = left[os.write(process.stdin.fileno(), left) :]
+        except BrokenPipeError:
+            return b""
+        return _line(process, seconds)
+
     def _running(self) -> subprocess.Popen[bytes] | None:
+        """The process; None if it does not start."""
         if self._owner != os.getpid():  # the process is that of the program that this is a fork of
             if self._process is not None:
                 self._process.returncode = 0  # it is not this one's to wait for
             self._process, self._owner = None, os.getpid()
         if self._process is None:
             pipe, none = subprocess.PIPE, subprocess.DEVNULL
-            self._process = subprocess.Popen(isolated(*self._command), stdin=pipe, stdout=pipe, stderr=none)
+            self._process = subprocess.Popen(
+                isolated(*self._command),
+                bufsize=0,  # a fork would have a copy of what had not been sent, and send it, too
+                stdin=pipe,
+                stdout=pipe,
+                stderr=none,
+                start_new_session=True,  # Ctrl-C is for the program that asks
+            )
             atexit.register(self.end)
             if not _line(self._process, _BOOT_SEC):
-                self.end()  # or its greeting would be read as an answer
+                self.end()
         return self._process
 
     def end(self) -> None:
         """End the process, if there is one."""
-        process, self._process = self._process, None
+        process, self._process, self._owes = self._process, None, False
         if process is not None and self._owner == os.getpid():
             process.kill()
             with suppress(BrokenPipeError), process:  # closes the pipes, and waits
@@ -105,7 +120,7 @@ class Helper:
 def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
     """The next line that a process writes; empty if it has ended, None if there is none in time."""
     assert process.stdout is not None
-    found, until, poll = b"", time.monotonic() + seconds, select.poll()
+    found, until, poll = bytearray(), time.monotonic() + seconds, select.poll()
     poll.register(process.stdout, select.POLLIN)
     while not found.endswith(b"\n"):
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
@@ -114,4 +129,4 @@ def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
         if not part:
             return b""
         found += part
-    return found
+    return bytes(found)

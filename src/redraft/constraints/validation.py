@@ -13,16 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError
 from redraft.constraints.isolated import Helper
 from redraft.errors import ConstraintError, DeadlineError, awaited
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
@@ -51,7 +48,7 @@ TOO_MUCH = (
 MOST_SAID = 20
 KNOWN_SEC, MOST_KNOWN = 60.0, 1000
 _KNOWN: dict[bytes, tuple[float, float]] = {}
-"""Schemas by which there was no verdict: until when that is remembered, and the seconds that were not enough."""
+"""Schemas by which a verdict is not quick: until when that is remembered, and the seconds that were not enough."""
 _THREADS = ThreadPoolExecutor(512, "judge")  # begun as they are needed; each may wait for its caller's turn
 _JUDGE = """
 import jsonschema_rs
@@ -65,8 +62,11 @@ def answer(asked):
         judge = validator(draft, newer, regex, metas, schema)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         return [list(getattr(error, "instance_path", [])), str(getattr(error, "message", error))]
-    said = [] if not most or judge.is_valid(value) else judge.iter_errors(value)
-    return [[list(one.instance_path), str(one.message)[:500]] for one, _ in zip(said, range(most))]
+    try:
+        said = [] if not most or judge.is_valid(value) else judge.iter_errors(value)
+        return [[list(one.instance_path), str(one.message)[:500]] for one, _ in zip(said, range(most))]
+    except ValueError as error:  # half a character
+        return [[[], str(error)[:500]]]
 def validator(draft, newer, regex, metas, schema):
     options = jsonschema_rs.FancyRegexOptions(**regex)
     how = {"formats": {name: newest(name) for name in newer}, "pattern_options": options}
@@ -92,7 +92,7 @@ class Problem:
 
 
 def schema_problems(schema: Any, text: str) -> list[Problem]:
-    """What jsonschema-rs says against a text as a value of a schema. Raises ConstraintError as `validator_of`."""
+    """What jsonschema-rs says against a text as a value of a schema. Raises as `verdicts`."""
     try:
         value = json.loads(unfenced(text))
     except ValueError as error:
@@ -136,7 +136,7 @@ def _judged(asked: list[Any]) -> list[tuple[list[str | int], str]]:
 
 
 def _quickly(question: bytes) -> bytes | None:
-    """The answer, unless it takes long; also a little after its caller's time, where nobody else waits."""
+    """The answer, unless it takes long; also where its caller's time was up before."""
     until = UNTIL.get()
     token = UNTIL.set(None if until is None else max(until, time.monotonic() + LEAST_SEC))
     try:

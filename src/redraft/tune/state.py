@@ -211,7 +211,7 @@ def _unusable(path: Path, error: Exception) -> Exception:
     """A file that cannot be taken up is damaged, unless memory is too small for it: then nobody should remove it."""
     if out_of_memory(error):
         return error
-    return RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again")
+    return RecipeError(f"{path} is damaged ({type(error).__name__}); choose another --out folder")
 
 
 def _check_rows(path: Path, then: object, now: dict[str, str]) -> None:
@@ -234,6 +234,6 @@ def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
     except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
         raise _unusable(path, error) from None
     if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
-        raise RecipeError(f"{path} belongs to another recipe; choose another --out folder or remove the file")
+        raise RecipeError(f"{path} belongs to another recipe; choose another --out folder")
     found: dict[str, Any] = saved
     return found

@@ -117,7 +117,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         feed = Feed(recipe, base)
         state = restore(recipe, base, out / FILE, world, feed)
         if world.first:
-            remove_halves(out, (FILE, LOG, *STARTED, *_CONFIGS))
+            remove_halves(out, (FILE, LOG, *STARTED))
             cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps

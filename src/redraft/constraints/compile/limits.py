@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from redraft.errors import BusyError, ConstraintError, DeadlineError
+from redraft.interrupts import Held
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Turn:
     waited: float = 0.0
     began: float = 0.0
     aside: bool = False
+    away: bool = False
     over: threading.Event = field(default_factory=threading.Event)
     gone: threading.Event | None = field(default_factory=GONE.get)
 
@@ -120,34 +122,39 @@ class Turns:
         mine = Turn(CALLER.get(), name, threading.Condition(self._lock), size)
         with ExitStack() as around:
             around.enter_context(self._aside_around())
-            with self._lock:
-                same = next((one for one in self._turns if one.name == name), None)
-                if same is None:
-                    several = sum(one.caller == mine.caller for one in self._turns)
-                    if counted and mine.caller is not None and several >= self._most:
-                        raise BusyError(f"{self._most} constraints of this client are being compiled; wait for them")
-                    self._turns.append(mine)
-            if same is not None:
-                _await(same.over)
-                around.close()
-                yield same
-                return
-            token = self._mine.set(mine)
+            token = None
             try:
+                with self._lock:
+                    same = next((one for one in self._turns if one.name == name), None)
+                    if same is None:
+                        several = sum(one.caller == mine.caller for one in self._turns)
+                        if counted and mine.caller is not None and several >= self._most:
+                            said = f"{self._most} constraints of this client are being compiled; wait for them"
+                            raise BusyError(said)
+                        self._turns.append(mine)
+                if same is not None:
+                    _await(same.over)
+                    around.close()
+                    yield same
+                    return
+                token = self._mine.set(mine)
                 with self._lock:
                     self._wait(mine)
                 if self._around is not None and (outer := self._around.mine) is not None:
                     outer.waited += mine.waited
                 yield mine
             finally:  # before it waits to go on around this
-                self._mine.reset(token)
+                if token is not None:
+                    self._mine.reset(token)
                 self._end(mine)
 
     def _aside_around(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._around is None else self._around.aside()
+        return nullcontext() if self._around is None else self._around.aside(placed=False)
 
     def _end(self, mine: Turn) -> None:
-        with self._lock:
+        with Held(), self._lock:
+            if mine not in self._turns:  # it had found the same, or this is a fork
+                return
             self._turns.remove(mine)
             mine.over.set()
             self._leave(mine, mine.aside)
@@ -160,31 +167,33 @@ class Turns:
             self._change(mine, mine.aside)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Within this a process works for the constraint, and others are compiled here. One constraint at a time."""
+    def aside(self, *, placed: bool = True) -> Iterator[None]:
+        """Within this a process works for the constraint, and others are compiled here. One constraint at a time; but
+        any number that are not `placed`, and wait for something that has turns of its own."""
         mine = self.mine
         if mine is None or mine.aside:
             with self._aside_around():
                 yield
             return
-        self._change(mine, True)
+        self._change(mine, True, away=not placed)
         try:
             yield
         finally:
             self._change(mine, False)
 
-    def _change(self, mine: Turn, aside: bool) -> None:
+    def _change(self, mine: Turn, aside: bool, *, away: bool = False) -> None:
         with self._lock:
-            self._leave(mine, aside)
-            self._wait(mine)
+            self._leave(mine, aside, away=away)
+            if not away:
+                self._wait(mine)
 
-    def _leave(self, mine: Turn, aside: bool) -> None:
+    def _leave(self, mine: Turn, aside: bool, *, away: bool = False) -> None:
         if mine in self._now:
             spent = time.monotonic() - mine.began
             mine.had += spent
             self._had[mine.caller] += spent
             self._now.remove(mine)
-        mine.aside = aside
+        mine.aside, mine.away = aside, away
         self._choose()
 
     def _wait(self, mine: Turn) -> None:
@@ -213,7 +222,7 @@ class Turns:
         """Whose turn it is, if there is room: the first of the caller's large ones, if it has no small one."""
         if sum(one.aside == aside for one in self._now) >= (self._places or 1):
             return None
-        waiting = [one for one in self._turns if one.aside == aside and one not in self._now]
+        waiting = [one for one in self._turns if one.aside == aside and not one.away and one not in self._now]
         if self._share is not None:
             held = Counter(one.caller for one in self._now)
             waiting = [one for one in waiting if held[one.caller] < self._share]

@@ -114,17 +114,17 @@ def number(
     bounds = [bound for bound in (low, high) if bound is not None]
     digits = max([MOST_DIGITS, *(bound.adjusted() + 2 for bound in bounds)])
     places = 0 if whole else max([FRACTION, *(_places(bound) for bound in bounds)])
-    if places > FRACTION:  # so many digits that two decimals may be one double
+    if not whole and any(map(_places, bounds)):  # then two decimals of so many digits may be one double
         if open_low and low is not None:
-            low, open_low = _beyond(low, places, 1), False
+            low, open_low = _beyond(low, places, 1)
         if open_high and high is not None:
-            high, open_high = _beyond(high, places, -1), False
+            high, open_high = _beyond(high, places, -1)
     edge = Decimal(10) ** digits
     low, open_low = (-edge, True) if low is None else (low, open_low)
     high, open_high = (edge, True) if high is None else (high, open_high)
     signs = (
         _Magnitude(low, high, open_low, open_high, digits, places),
-        _Magnitude(-high, -low, open_high, open_low, digits, places, negative=True),
+        _Magnitude(high.copy_negate(), low.copy_negate(), open_high, open_low, digits, places, negative=True),
     )
 
     def move(state: _Read, label: int) -> _Read | None:
@@ -135,13 +135,17 @@ def number(
     return explore(_Read(), _ALPHABET, move, lambda state: signs[state.sign].accepts(state))
 
 
-def _beyond(bound: Decimal, places: int, sign: int) -> Decimal:
-    """The first decimal of so many places beyond a bound that is so as a double, too: what lies less than half a step
-    from the bound is read as the bound itself."""
+def _beyond(bound: Decimal, places: int, sign: int) -> tuple[Decimal, bool]:
+    """The first decimal of so many places beyond an open bound that is so as a double, too: what lies less than half a
+    step from the bound is read as the bound itself. And whether it is open: a bound that is no double stays as it is.
+    """
     here = float(bound)
-    half = (Fraction(here) + Fraction(math.nextafter(here, sign * math.inf))) / 2 * 10**places
+    beyond = math.nextafter(here, sign * math.inf)
+    if math.isinf(here) or math.isinf(beyond):
+        return bound, True
+    half = (Fraction(here) + Fraction(beyond)) / 2 * 10**places
     whole = math.floor(half) + 1 if sign > 0 else math.ceil(half) - 1
-    return Decimal(f"{whole}E-{places}")
+    return Decimal(f"{whole}E-{places}"), False
 
 
 @remembered
@@ -255,7 +259,7 @@ class _Spelt:
     """A bound's digits ahead of the point and behind it."""
 
     def __init__(self, bound: Decimal, is_open: bool) -> None:
-        ahead, _, behind = f"{abs(bound):f}".partition(".")
+        ahead, _, behind = f"{bound.copy_abs():f}".partition(".")
         self.ahead, self.behind, self.is_open = ahead, behind.rstrip("0"), is_open
 
     def by_length(self, state: _Read, *, high: bool = False) -> int:
@@ -279,4 +283,7 @@ def json_key(value: Any) -> Hashable:
         return frozenset((name, json_key(inner)) for name, inner in value.items())
     if isinstance(value, list):
         return ("list", *map(json_key, value))
-    return ("truth", value) if isinstance(value, bool) else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ("truth", value) if isinstance(value, bool) else value
+    # As a text: numbers can be chosen so that Python's hashes of them are all equal.
+    return ("number", str(int(value)) if value == int(value) else repr(value))

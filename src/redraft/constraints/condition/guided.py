@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.lift import TokenAutomaton
-from redraft.constraints.compile.limits import GRAMMARS, TimeLimitError
+from redraft.constraints.compile.limits import GRAMMARS, UNTIL, TimeLimitError
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.isolated import Helper
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, DeadlineError
 from redraft.shapes import Float, Int, Tensor
 
 if TYPE_CHECKING:
@@ -373,12 +374,17 @@ def grammar_of(schema: Any, *, spaces: bool) -> str | None:
     """A grammar for a schema, perhaps without parts that only a validator can judge; None if llguidance has none.
 
     It works in a process of its own: by a schema of 40 kB, with many properties and patterns for their names, it took
-    minutes, for which every other constraint waited. Raises TimeLimitError for one that takes it over GRAMMAR_SEC.
+    minutes, for which every other constraint waited. Raises TimeLimitError for one that takes it over GRAMMAR_SEC,
+    DeadlineError over its caller's time.
     """
     said = {"whitespace_pattern": WHITE} if spaces else {"whitespace_flexible": False}
     ways = [{"lenient": lenient, "coerce_one_of": lenient, **said} for lenient in (False, True)]
     with GRAMMARS.turn(str(threading.get_ident()), counted=False):
-        answer = _GRAMMARS.ask(json.dumps([schema, ways]).encode(), GRAMMAR_SEC)
+        until = UNTIL.get()
+        left = GRAMMAR_SEC if until is None else min(GRAMMAR_SEC, max(0.0, until - time.monotonic()))
+        answer = _GRAMMARS.ask(json.dumps([schema, ways]).encode(), left)
+    if answer is None and left < GRAMMAR_SEC:
+        raise DeadlineError("the time was up before the schema was a grammar")
     if answer is None:
         limits = f"{GRAMMAR_SEC:g} seconds or {GRAMMAR_BYTES >> 20} MiB"
         raise TimeLimitError(f"the schema takes over {limits} to be made a grammar; narrow it")

@@ -1,6 +1,7 @@
 """One process that serves: the socket opens at once, the model loads behind it, and a signal lets answers finish.
 
 SIGTERM, Ctrl-C    no new requests (503 with Retry-After); what is under way gets `drain_sec`; then the end
+one as it loads    the end, after at most LAST_SEC
 a second one       the end now, at the latest after LAST_SEC, whatever hangs
 """
 
