@@ -69,8 +69,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def in_place_of(path: Path) -> Iterator[Path]:
-    """A new file, to be written in the block and then moved into place: a reader finds the old file or all of the new
-    one. Raises OSError, and leaves the old file."""
+    """An empty file to be written in the block, which is then moved into place: a reader finds the old file or all of
+    the new one. Raises OSError, and leaves the old file."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     beside.touch(exist_ok=False)  # a name that no other file has, and no link
     try:

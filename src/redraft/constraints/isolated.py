@@ -1,7 +1,8 @@
 """Programs for a library that can neither be interrupted nor given a bound on memory: a process of its own runs it.
 
 Such a process is isolated: it reads no folder that a caller happens to be in, and no variable. So it knows neither
-PYTHONPATH nor a user's own packages, and is given the folder of the library.
+PYTHONPATH nor a user's own packages, and is given the folder of the library. `isolated` is the command of one that does
+one thing. A `Helper` answers one question after another: to begin a process takes longer than most answers.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def _folder_of(library: str) -> str:
 
 class Helper:
     """A process that answers questions, one at a time: lines of JSON. It is begun at the first, and anew behind one for
-    which it took too long. A question takes at most `most_sec` of the processor, the process `most_bytes` of memory."""
+    which it took too long. A question takes at most `most_sec` of the processor, the process `most_bytes` of memory.
+
+    Who asks has turns for it (`compile/limits.py`): it knows nothing of threads."""
 
     def __init__(self, code: str, library: str, most_sec: int, most_bytes: int) -> None:
         self._command = (code + _ANSWER, library, most_sec, most_bytes)
