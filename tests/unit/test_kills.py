@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.helpers import BYTES, forked, tiny_checkpoint, tiny_config
+from tests.helpers import BYTES, forked, python, tiny_checkpoint, tiny_config
 from tests.training import rows
 from tests.unit.test_disk_cache import SCHEMA, right, spelt
 from tests.unit.test_quantize import WIDE
@@ -179,7 +179,7 @@ def test_an_interrupt_between_any_two_instructions_leaves_neither_a_lock_nor_a_m
         if left > 0:
             break
         assert not torch.is_inference_mode_enabled()
-        assert not engine.loop._turn_lock.locked()
+        assert not engine.loop._turn._lock.locked()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         at += 97
     assert len(errors) > 25
@@ -200,6 +200,38 @@ def test_a_fork_answers_as_its_parent_does(engine: Engine) -> None:
 
     forked(work)
     assert engine.generate("go on", options=options).text == expected
+
+
+SOLVE = """
+import os, sys, threading, time, torch, redraft
+torch.set_num_threads(2)
+engine = redraft.load("nano-sudoku")
+options = redraft.Options(max_tokens=256, steps=5000, min_tokens=256, entropy_bound=1e-9)
+def answer(): return engine.generate("go on", options=redraft.Options(max_tokens=16, seed=3)).text
+def work():
+    while True: engine.generate("go on", options=options)
+"""
+
+
+def test_a_fork_of_several_threads_of_torch_answers_on_one() -> None:
+    """torch's other threads are the parent's alone: an operation that was shared among them waited for ever."""
+    ran = python(SOLVE + "wanted = answer()\nif not os.fork(): os._exit(answer() != wanted)\nprint(os.wait()[1])")
+    assert (ran.returncode, ran.stdout) == (0, "0\n")
+
+
+def test_a_fork_made_while_a_callers_thread_is_in_a_forward_gets_an_error_and_the_program_ends() -> None:
+    """It waited for the turn, which a thread holds that it has not got; and the end of the program was an abort."""
+    script = """
+threading.Thread(target=work, daemon=True).start()
+while not engine.loop.forwards or not engine.loop._turn._lock.locked(): time.sleep(0.001)
+def forked():
+    try: answer()
+    except redraft.errors.RunError as error: return "this process is a fork of one whose thread" in str(error)
+if not (child := os.fork()): sys.exit(0 if forked() else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    ran = python(SOLVE + script)
+    assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr
 
 
 def test_a_program_may_end_while_its_engine_answers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,66 @@ def test_a_fork_waits_for_no_thread_that_it_has_not_got() -> None:
     for turns in (limits.TURNS, limits.QUICK_JUDGES):
         with turns.turn("held"):
             forked(partial(_take, turns))
+
+
+def test_no_answer_waits_behind_those_of_another_caller() -> None:
+    """Those of one caller, whose clients had left, took all threads: others' answers waited for 48 seconds."""
+    over = threading.Event()
+
+    async def ask(caller: str, work: Callable[[], object]) -> object:
+        with holding(limits.CALLER, caller):
+            return await validation.judged(work)
+
+    async def ask_all() -> None:
+        many = [asyncio.create_task(ask("many", partial(over.wait, 60))) for _ in range(600)]
+        await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(ask("one", lambda: 7), 30) == 7
+        assert len(validation._POOLS._pools) == 1
+        over.set()
+        await asyncio.gather(*many)
+
+    asyncio.run(ask_all())
+    assert not validation._POOLS._pools
+
+
+def test_an_answer_that_nobody_waits_for_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that had left had its verdicts all the same, one after another."""
+    monkeypatch.setattr(validation._QUICK, "ask", lambda *_: pytest.fail("nobody asked"))
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            verdicts({"type": "integer"}, 1)
+        except DeadlineError:
+            ended.set()
+
+    async def leave() -> None:
+        task = asyncio.create_task(validation.judged(work))
+        while len(limits.QUICK_JUDGES._turns) < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with limits.QUICK_JUDGES.turn("of another"):
+        asyncio.run(leave())
+    assert ended.wait(60)
+
+
+def test_by_a_slow_schema_the_first_answer_alone_is_asked_about_among_the_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 64 answers took the quick process its 0.1 seconds and its life, though the first had shown as much."""
+    asked = list[float]()
+    monkeypatch.setattr(validation._QUICK, "ask", lambda _, seconds: asked.append(seconds))
+    monkeypatch.setattr(validation._SLOW, "ask", lambda *_: b"[]\n")
+    schema = {"type": "integer", "title": "of this test alone"}
+    works = [partial(verdicts, schema, value) for value in range(8)]
+    with limits.QUICK_JUDGES.turn("of another"), beside(*works):
+        while len(limits.QUICK_JUDGES._turns) <= len(works):
+            time.sleep(0.01)
+        limits.QUICK_JUDGES._end(limits.QUICK_JUDGES._now[0])
+    assert asked == [validation.QUICK_SEC]
 
 
 def test_a_helper_that_says_nothing_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,16 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
 from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
-from redraft.constraints.compile.limits import JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError
+from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError
 from redraft.constraints.isolated import Helper
 from redraft.errors import ConstraintError, DeadlineError, awaited
 
@@ -49,7 +50,8 @@ MOST_SAID = 20
 KNOWN_SEC, MOST_KNOWN = 60.0, 1000
 _KNOWN: dict[bytes, tuple[float, float]] = {}
 """Schemas by which a verdict is not quick: until when that is remembered, and the seconds that were not enough."""
-_THREADS = ThreadPoolExecutor(512, "judge")  # begun as they are needed; each may wait for its caller's turn
+MOST_THREADS = 32
+"""Of one caller's answers that are judged at a time: each waits for its turn on a thread."""
 _JUDGE = """
 import jsonschema_rs
 newest = lambda name: jsonschema_rs.Draft202012Validator({"format": name}, validate_formats=True).is_valid
@@ -124,9 +126,7 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
 def _judged(asked: list[Any]) -> list[tuple[list[str | int], str]]:
     question = json.dumps(asked).encode()
     known = hashlib.blake2b(json.dumps([*asked[:-2], bool(asked[-1])]).encode()).digest()
-    answer = None if time.monotonic() < _KNOWN.get(known, (0.0, 0.0))[0] else _quickly(question)
-    if answer is None:
-        answer = _slowly(question, known)
+    answer = _quickly(question, known) or _slowly(question, known)
     if answer is None:
         return [([], TOO_MUCH)]
     found = json.loads(answer)
@@ -135,13 +135,23 @@ def _judged(asked: list[Any]) -> list[tuple[list[str | int], str]]:
     return [(path, said) for path, said in found]
 
 
-def _quickly(question: bytes) -> bytes | None:
+def _is_slow(known: bytes) -> bool:
+    return time.monotonic() < _KNOWN.get(known, (0.0, 0.0))[0]
+
+
+def _quickly(question: bytes, known: bytes) -> bytes | None:
     """The answer, unless it takes long; also where its caller's time was up before."""
+    if _is_slow(known):
+        return None
     until = UNTIL.get()
     token = UNTIL.set(None if until is None else max(until, time.monotonic() + LEAST_SEC))
     try:
         with QUICK_JUDGES.turn(str(threading.get_ident()), counted=False):
-            return _QUICK.ask(question, QUICK_SEC)
+            # By another answer it may have become known while this one waited.
+            answer = None if _is_slow(known) else _QUICK.ask(question, QUICK_SEC)
+            if answer is None and not _is_slow(known):
+                _remember(known, 0.0)
+            return answer
     finally:
         UNTIL.reset(token)
 
@@ -169,11 +179,44 @@ def _remember(known: bytes, seconds: float) -> None:
 
 
 async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
-    """What some work returns that may judge, on a thread of those that nothing else waits for."""
-    context = copy_context()
-    return await asyncio.get_running_loop().run_in_executor(
-        _THREADS, lambda: context.run(lambda: awaited(work, *given))
-    )
+    """What some work returns that may judge, on a thread of its caller's own. If who awaits it is cancelled, it ends
+    where it would wait for its turn."""
+    context, left = copy_context(), threading.Event()
+    context.run(GONE.set, left)
+    with _POOLS.of(CALLER.get()) as pool:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                pool, lambda: context.run(lambda: awaited(work, *given))
+            )
+        finally:
+            left.set()
+
+
+class _Pools:
+    """Threads of each caller that has answers to judge: so none of them waits behind another's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[Hashable, tuple[ThreadPoolExecutor, int]] = {}  # and how many answers it has
+
+    @contextmanager
+    def of(self, caller: Hashable) -> Iterator[ThreadPoolExecutor]:
+        """The caller's threads, for one answer."""
+        with self._lock:
+            pool, answers = self._pools.get(caller) or (ThreadPoolExecutor(MOST_THREADS, "judge"), 0)
+            self._pools[caller] = pool, answers + 1
+        try:
+            yield pool
+        finally:
+            with self._lock:
+                answers = self._pools[caller][1] - 1
+                self._pools[caller] = pool, answers
+                if not answers:
+                    del self._pools[caller]
+                    pool.shutdown(wait=False)
+
+
+_POOLS = _Pools()
 
 
 def check_readable(schema: Any) -> None:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 
 from redraft.engine.admission import Admission
 from redraft.engine.causal import CausalSequence
@@ -31,6 +30,7 @@ from redraft.engine.scheduler import Scheduler
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows
+from redraft.engine.turn import Turn
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.interrupts import Held
 from redraft.model.gemma import DiffusionGemma
@@ -77,8 +77,7 @@ class Loop:
         self._arrived: list[Sequence] = []
         self._aborted: set[Sequence] = set()
         # The thread that holds the turn may touch everything else.
-        self._turn_lock = threading.Lock()
-        self._turner: int | None = None
+        self._turn = Turn(self._mail)
         self._thread: _Thread | None = None
 
     def submit(
@@ -137,7 +136,7 @@ class Loop:
             with self._mail:
                 self._aborted.add(sequence)
                 self._mail.notify_all()
-            with self._turn(wait=False) as ours:
+            with self._turn.held(wait=False) as ours:
                 if ours:
                     self._collect()
 
@@ -148,7 +147,7 @@ class Loop:
         """
         self._refuse_reentry()
         batch: Batch | None = None
-        with Held(), self._turn():
+        with Held(), self._turn.held():
             try:
                 self._collect()
                 self._retire()
@@ -182,7 +181,7 @@ class Loop:
             if self._thread is None or self._thread.stopping:
                 self._thread = _Thread(self._keep_turning)
                 self._thread.start()
-                atexit.register(self.stop)  # Python would end a thread within a forward by aborting the process
+                atexit.register(self.stop)  # before the turn is taken for good: what runs gets its end
 
     def stop(self) -> None:
         """End the thread after its current forward; requests left end with an error. In a fork there is none."""
@@ -195,7 +194,7 @@ class Loop:
             thread.stopping = True
             self._mail.notify_all()
         thread.join()
-        with self._turn():
+        with self._turn.held():
             with self._mail:
                 if self._thread is not thread:
                     return  # it has been started again meanwhile, and goes on with them
@@ -255,26 +254,9 @@ class Loop:
     def _has_room(self) -> bool:
         return len(self.scheduler.waiting) + len(self._arrived) < self.scheduler.max_waiting
 
-    @contextmanager
-    def _turn(self, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the turn; yields whether it could be had, which is only in doubt without `wait`."""
-        ours = self._turn_lock.acquire(blocking=wait)
-        if not ours:
-            yield False
-            return
-        self._turner = threading.get_ident()
-        try:
-            yield True
-        finally:
-            self._turner = None
-            self._turn_lock.release()
-            with self._mail:
-                self._mail.notify_all()  # there may be room in the queue
-
     @property
     def _is_forked(self) -> bool:
-        """Whether the thread turns in the parent of this process, which may have held any lock when it forked."""
-        return self._thread is not None and self._thread.pid != os.getpid()
+        return self._turn.is_lost(threaded=self.is_turning)
 
     def _refuse_fork(self) -> None:
         if self._is_forked:
@@ -283,7 +265,7 @@ class Loop:
 
     def _refuse_reentry(self) -> None:
         self._refuse_fork()
-        if self._turner == threading.get_ident():
+        if self._turn.is_mine:
             raise RequestError(
                 "an observer, which runs inside a forward's turn, called the engine; it may submit and abort: call "
                 "the rest when it has returned, or from another thread"
@@ -397,4 +379,4 @@ class _Thread(threading.Thread):
 
     def __init__(self, turn: Callable[[_Thread], None]) -> None:
         super().__init__(target=turn, args=(self,), name="redraft-loop", daemon=True)
-        self.stopping, self.pid = False, os.getpid()
+        self.stopping = False

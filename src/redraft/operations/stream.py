@@ -92,6 +92,8 @@ class AnswerStream:
         self.open.clear()
         self.aborted = True
         self._scope.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._inbox.put(ABORTED, Finished("aborted", 0))  # a reader may be waiting
 
     async def _repair(self, i: int, request: ResolvedRequest) -> None:

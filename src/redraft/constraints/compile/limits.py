@@ -75,6 +75,7 @@ class Turn:
     name: str
     chosen: threading.Condition
     size: int = 0
+    counted: bool = True
     found: object = None
     had: float = 0.0
     waited: float = 0.0
@@ -119,7 +120,7 @@ class Turns:
         """Within this it is compiled; but if another compiled the same until now, this has waited for it, and gives its
         turn, which is over. Raises BusyError for one too many, if it is `counted`, and DeadlineError, here or as it
         compiles, for one that waits for longer than its caller."""
-        mine = Turn(CALLER.get(), name, threading.Condition(self._lock), size)
+        mine = Turn(CALLER.get(), name, threading.Condition(self._lock), size, counted)
         with ExitStack() as around:
             around.enter_context(self._aside_around())
             token = None
@@ -127,7 +128,7 @@ class Turns:
                 with self._lock:
                     same = next((one for one in self._turns if one.name == name), None)
                     if same is None:
-                        several = sum(one.caller == mine.caller for one in self._turns)
+                        several = sum(one.counted and one.caller == mine.caller for one in self._turns)
                         if counted and mine.caller is not None and several >= self._most:
                             said = f"{self._most} constraints of this client are being compiled; wait for them"
                             raise BusyError(said)
