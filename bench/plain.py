@@ -7,7 +7,8 @@ Groups: the tasks of ordinary sentences (values held out, phrasings seen in trai
 apart and never trained on), `strangers` (fifty sentences as a stranger types them), `elsewhere` (texts that say nothing
 of what is asked: null is right, and another value should be called a guess), `copies` (random strings and other
 alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them,
-and fillings to their template, as `redraft fill` does.
+and fillings to their template, as `redraft fill` does; and both are read back, as these commands do for nano: where
+something else was likelier at a token, the likelier of the canvas's answer and of one from left to right is taken.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ from typing import Any
 import torch
 
 from redraft import load, prompts
-from redraft.cli.json import guesses
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.sources import schema_source
-from redraft.engine.fields import field_confidence, field_likelihood
+from redraft.engine.fields import field_confidence
 from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.operations.engine import Engine
-from redraft.operations.read_back import read_back
+from redraft.operations.read_back import second_opinion
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
 from redraft.tasks.extract import judge
@@ -70,6 +70,7 @@ class Answered:
     tokens: int
     seconds: float
     guessed: bool
+    rewritten: bool = False
     values: tuple[Guess, ...] = ()
     """Of each plain value its probability, and whether it is right."""
 
@@ -121,10 +122,13 @@ def line(found: Sequence[Answered]) -> str:
     fields = sum(each.fields * each.count for each in found) / sum(each.count for each in found)
     steps, seconds = mean(each.steps for each in found), mean(each.seconds for each in found)
     sure = guessed_of(found).items() if any(each.guessed for each in found) else ()
+    again = sum(each.rewritten for each in found)
     return (
         f"{said(exact, 'exact')} exact, {fields:.1%} of fields, {steps:.2f} forwards,"
         f" {sum(each.tokens for each in found) / sum(each.steps for each in found):.1f} tokens per forward,"
-        f" {1000 * seconds:.0f} ms" + "".join(f", {n} of {count} {name} called a guess" for name, (n, count) in sure)
+        f" {1000 * seconds:.0f} ms"
+        + f", {again} of {len(found)} written again" * bool(again)
+        + "".join(f", {n} of {count} {name} called a guess" for name, (n, count) in sure)
     )
 
 
@@ -204,20 +208,22 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     language = None if source is None else engine.language(source)
     began = time.monotonic()
     request = engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language))
-    done = engine.run(request)
+    canvas = done = engine.run(request)
+    opinion = None if source is None else second_opinion(engine, request, done)
+    done = canvas if opinion is None else opinion.done
     seconds = time.monotonic() - began
     wanted, got = read_json(example.answer), read_json(done.text)
     fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)
     count = len(wanted) if record and isinstance(wanted, dict) else 1
-    likely = field_likelihood(engine.text, done, read_back(engine, request, done)) if held else {}
-    guessed = bool(guesses(schema_of(example.prompt), likely)) if held else False
+    guessed = held and opinion is not None and bool(opinion.guesses(engine.text))
     named = wanted if held and isinstance(wanted, dict) else {}
     sure = field_confidence(engine.text, done) if named else {}
     values = tuple(
         Guess(sure[f"/{name}"], judge({name: value}, got) == 1.0) for name, value in named.items() if f"/{name}" in sure
     )
+    rewritten, steps = opinion is not None and opinion.instead_of is not None, sum(canvas.steps)
     return Answered(
-        example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, guessed, values
+        example.prompt, example.answer, done.text, fields, count, steps, needed, seconds, guessed, rewritten, values
     )
 
 
@@ -271,7 +277,7 @@ def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> Non
             "forwards": round(mean(each.steps for each in all_of), 3),
             "milliseconds": round(1000 * mean(each.seconds for each in all_of), 1),
         }
-        figures[group] |= {"guesses": guessed_of(all_of)}
+        figures[group] |= {"guesses": guessed_of(all_of), "rewritten": sum(each.rewritten for each in all_of)}
         if group in ("strangers", "elsewhere"):
             figures[group]["answers"] = [[each.prompt, each.wanted, each.got] for each in all_of]
     way = "from left to right" if arguments.causal else "fast"

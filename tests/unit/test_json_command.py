@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,11 @@ from hypothesis import strategies as st
 from redraft.__main__ import main
 from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
+from redraft.engine.request import Generation, Request
 from redraft.errors import RequestError
+from redraft.operations import read_back
+from redraft.operations.engine import Engine
+from redraft.operations.read_back import Opinion
 from redraft.tasks import task
 
 SENTENCE = "Send 417 melu to Karomi."
@@ -77,6 +82,33 @@ def test_a_line_too_long_takes_no_answer_before_it_away(
     code, out, err = run(capsys, *PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--many")
     assert (code, out) == (1, ['{"who":"Karomi","qty":417,"item":"melu"}', "null"])
     assert err.endswith("more than any context holds; give less: nothing behind it was read\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "reads"), [([], True), (["--no-read-back"], False), (PUZZLES, False), ([*PUZZLES, "--read-back"], True)]
+)
+def test_answers_are_read_back_each_behind_its_own_line(
+    words: Sequence[str],
+    reads: bool,
+    capsys: pytest.CaptureFixture[str],
+    piped: Callable[[bytes], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By nano, unless it is not wanted; by other models if it is."""
+    heard = []
+
+    def spy(engine: Engine, request: Request, done: Generation) -> Opinion:
+        heard.append(request.prompt)
+        return Opinion(replace(done, text='{"size":"L"}'), (0.0,) * len(done.tokens))
+
+    monkeypatch.setattr(read_back, "second_opinion", spy)
+    piped(b"one\n\nthree\n")
+    code, out, _ = run(capsys, *words, "--schema", "size S|M", "--steps", "1", "--many", "--instruction", "")
+    assert (code, heard) == (1, ["one", "three"] if reads else [])
+    assert [line == '{"size":"L"}' for line in out] == [reads, False, reads]
+    heard.clear()
+    code, out, _ = run(capsys, *words, "--schema", "size S|M", "--steps", "1", "--json", "a text")
+    assert (len(heard), '"likely":{"/size":1.0}' in out[0]) == (int(reads), reads)
 
 
 def test_a_sentence_is_watched_and_traced(

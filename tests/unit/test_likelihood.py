@@ -11,16 +11,18 @@ from tests.helpers import ORACLE, oracle_model, reference, side_by_side
 
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
+from redraft.engine.engine import Core
 from redraft.engine.events import Finished, PromptRead
 from redraft.engine.fields import field_likelihood
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
+from redraft.operations import fill, generate
 from redraft.operations.engine import Engine
-from redraft.operations.read_back import read_back
+from redraft.operations.read_back import Opinion, read_back, second_opinion
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
@@ -101,3 +103,44 @@ def test_an_answer_about_an_image_is_not_read_back(engine: Engine) -> None:
     seen = replace(engine.resolve(Request([2, 9], Options(seed=1))), images=(Mock(),))
     with pytest.raises(RequestError, match="nothing can be read back"):
         read_back(engine, seen, engine.generate("a", max_tokens=1, seed=1))
+
+
+def test_of_two_answers_the_likelier_is_taken_and_a_likely_one_costs_no_second(engine: Engine) -> None:
+    """What a canvas left garbled is written from left to right, held to the same schema."""
+    schema = "who, qty int, item"
+    asked = engine.resolve(Request(TEXT, Options(seed=1, max_tokens=40), chat=True, schema=schema, compact=True))
+    done = engine.run(asked)
+    wrong = done.text.replace("Karomi", "Kamelu")
+    garbled = replace(done, text=wrong, tokens=tuple(engine.text.encode(wrong, bos=False)))
+    found = second_opinion(engine, asked, garbled)
+    assert found.instead_of == garbled
+    assert found.guesses(engine.text) == ["/who"]
+    assert found.done.text == done.text != wrong
+    assert sum(found.log_p) > sum(read_back(engine, asked, garbled))
+    assert found.log_p == read_back(engine, asked, found.done)
+    again = second_opinion(engine, asked, found.done)
+    assert (again.done, again.instead_of, again.guesses(engine.text)) == (found.done, None, [])
+    timed = second_opinion(engine, replace(asked, deadline_sec=9.0), garbled)
+    free = second_opinion(engine, replace(asked, language=None), garbled)
+    assert [(one.done, one.instead_of) for one in (timed, free)] == 2 * [(garbled, None)]
+    assert "/who" in timed.guesses(engine.text)
+
+
+def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked_for(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = []
+
+    def spy(on: Core, request: ResolvedRequest, done: Generation) -> Opinion:
+        heard.append(done.text)
+        return Opinion(replace(done, text=done.text[:-1] + "2"), ())
+
+    monkeypatch.setattr(generate, "second_opinion", spy)
+    monkeypatch.setattr(fill, "second_opinion", spy)
+    assert engine.extract("1", {"const": 1}, read_back=True, seed=1).text == "2"
+    filled = engine.fill("a = {{b: int(1..2)}}", read_back=True, options=Options(seed=1))
+    assert (filled.text, filled.values) == ("a = 2", {"b": "2"})
+    assert heard == ["1", heard[1]]
+    assert engine.extract("1", {"const": 1}, seed=1).text == "1"
+    engine.fill("a = {{b: int(1..2)}}", options=Options(seed=1))
+    assert len(heard) == 2

@@ -17,7 +17,7 @@ import redraft.cli.display
 from redraft.__main__ import main
 from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
-from redraft.cli.json import guesses
+from redraft.cli.json import fields_among
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError
 from redraft.tasks import names, task
@@ -128,16 +128,12 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "found"),
-    [
-        ({"/name": 0.9, "/age": 1.0, "/tags/0": 0.6}, []),
-        ({"/name": 0.6, "/age": 0.4, "/tags/0": 0.9, "/tags/1": 0.1}, ["age", "tags"]),
-        ({"": 0.1}, []),  # an answer that is no record
-    ],
+    ("pointers", "found"),
+    [([], []), (["/tags/1", "/age"], ["age", "tags"]), ([""], [])],  # the last of an answer that is no record
 )
-def test_a_value_that_is_a_guess_is_named(likelihood: dict[str, float], found: list[str]) -> None:
-    assert guesses(read_schema("name?, age int, tags str[]"), likelihood) == found
-    assert guesses({"type": "array"}, likelihood) == []
+def test_a_value_that_is_a_guess_is_named(pointers: list[str], found: list[str]) -> None:
+    assert fields_among(read_schema("name?, age int, tags str[]"), pointers) == found
+    assert fields_among({"type": "array"}, pointers) == []
 
 
 @pytest.mark.parametrize(

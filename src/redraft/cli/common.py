@@ -36,7 +36,7 @@ TAUGHT = {
 """How the chats begin that each model of the package was trained on; a test holds them to the tasks'."""
 
 BOUNDS = {
-    "nano": "nano is a demonstration model of 2 million parameters: it extracts fields from short English sentences"
+    "nano": "nano is a demonstration model of 9 million parameters: it extracts fields from short English sentences"
     " (`redraft json`), changes and repairs records of JSON and fills short templates, each often wrongly;"
     " --model takes another",
     "nano-sudoku": "nano-sudoku knows only chats whose first line is record, sudoku, repair, edit or list, as"
@@ -248,6 +248,22 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
     any other text."""
     if embedded(arguments) and (turn is None or not turn.startswith(TAUGHT[arguments.model])):
         note(BOUNDS[arguments.model])
+
+
+def read_back_flag(parser: argparse.ArgumentParser) -> None:
+    """Whether what was written is read a second time."""
+    parser.add_argument(
+        "--read-back",
+        action=argparse.BooleanOptionalAction,
+        help="read the answer a second time, from left to right; where something else was likelier, the model writes it"
+        " so, too, a token a forward, and the likelier answer is taken (default: for nano alone)",
+    )
+
+
+def reads_back(arguments: argparse.Namespace) -> bool:
+    """Whether it is: nano was taught to write from left to right, too, and copies better so."""
+    own = arguments.model == "nano" and not getattr(arguments, "adapter", None)
+    return own if arguments.read_back is None else bool(arguments.read_back)
 
 
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:

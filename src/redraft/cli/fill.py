@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.common import (
+    Commands,
+    command,
+    load_engine,
+    print_json,
+    read_back_flag,
+    read_prompt,
+    reads_back,
+    say_bounds,
+)
 from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
@@ -33,6 +42,7 @@ def add(commands: Commands) -> None:
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
     )
     check_flag(parser)
+    read_back_flag(parser)
     trace_flag(parser)
     sampling_flags(parser, own={"max_tokens": "most tokens of the filled text"})
     model_flags(parser)
@@ -54,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             prompt=arguments.prompt,
             chat=arguments.chat,
             check=check,
+            read_back=reads_back(arguments),
             options=options_of(arguments),
         )
     if arguments.json:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,12 @@ from redraft.cli.common import (
     asked,
     command,
     decoded,
-    embedded,
     image_flag,
     load_engine,
     numbered_lines,
+    read_back_flag,
     read_prompt,
+    reads_back,
     say_bounds,
     say_guesses,
 )
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from redraft.operations.engine import Engine
 
 AT_ONCE = 32
-EVEN = 0.5
-"""The probability of a value's least likely token, read back, below which it is called a guess."""
 
 EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
 which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
@@ -44,8 +43,9 @@ JSON, or fields:
                                                          a|b: one of these    []: a list    ?: null if not said
 
 With --many every line of stdin is a text and gives a line of output: null where there is no answer, with the reason on
-stderr. With --json a line has the entropy of each field, in nats, beside the value. Exit codes: 0 every text was
-answered, 1 some were not, 2 a mistake in the call.
+stderr. With --json a line has the entropy of each field, in nats, beside the value, and where it was read back the
+probability of each field's least likely token, and the fields that are a guess. Exit codes: 0 every text was answered,
+1 some were not, 2 a mistake in the call.
 
 examples:
   echo 'Send 3 apples to Maria.' | redraft json --schema 'who, qty int, item'
@@ -66,6 +66,7 @@ def add(commands: Commands) -> None:
     )
     image_flag(parser, "; the text may then be left out")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
+    read_back_flag(parser)
     watch_flag(parser)
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
@@ -85,9 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
-    from redraft.engine.fields import field_likelihood
-    from redraft.operations.read_back import read_back
-
     say_bounds(arguments, _asked(schema, arguments, ""))
     engine = load_engine(arguments)
     asker = _asker(engine, schema, arguments)
@@ -97,18 +95,16 @@ def run(arguments: argparse.Namespace) -> int:
             return 1 if _many(seen, asker, arguments) else 0
         request = asker(text, 0)
         done = answered(seen, request, arguments)
-    print(_line(engine, done, arguments), flush=True)
-    if embedded(arguments):
-        with suppress(RequestError):  # of an image, or a context that is full: nothing more is known then
-            sure = field_likelihood(engine.text, done, read_back(engine, request, done))
-            say_guesses(arguments, guesses(schema, sure))
+    line, guessed = _line(engine, request, done, arguments)
+    print(line, flush=True)
+    say_guesses(arguments, fields_among(schema, guessed))
     return 0
 
 
-def guesses(schema: Any, likelihood: Mapping[str, float]) -> list[str]:
-    """The fields of a record whose values are a guess: read back, something else was as likely at one of its tokens."""
+def fields_among(schema: Any, pointers: Sequence[str]) -> list[str]:
+    """The fields of a record that values stand in, in its order."""
     wanted = fields_of(schema) if isinstance(schema, Mapping) else None
-    found = {name.split("/")[1] for name, likely in likelihood.items() if likely < EVEN and "/" in name}
+    found = {pointer.split("/")[1] for pointer in pointers if "/" in pointer}
     return [] if wanted is None else [field.name for field in wanted[0] if field.name in found]
 
 
@@ -142,19 +138,30 @@ def _asked(schema: Any, arguments: argparse.Namespace, text: str) -> str:
 
 def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     """Answer every line of stdin, in order, some side by side; returns how many had no answer."""
+    from redraft.engine.request import Request
     from redraft.operations.generate import attempts
 
-    failed = 0
+    failed, taken = 0, deque[Request | RedraftError]()
     engine.loop.start()  # requests run while this thread waits for stdin
     try:
-        for number, found in enumerate(attempts(engine, _requests(asker), at_once=AT_ONCE)):
-            if isinstance(found, RedraftError):
+        for number, found in enumerate(attempts(engine, _noted(_requests(asker), taken), at_once=AT_ONCE)):
+            request = taken.popleft()
+            if isinstance(found, RedraftError) or isinstance(request, RedraftError):
                 failed += 1
                 print(f"redraft: line {number + 1}: {found}", file=sys.stderr)
-            print("null" if isinstance(found, RedraftError) else _line(engine, found, arguments), flush=True)
+                print("null", flush=True)
+            else:
+                print(_line(engine, request, found, arguments)[0], flush=True)
     finally:
         engine.loop.stop()
     return failed
+
+
+def _noted(each: Iterator[Request | RedraftError], taken: deque[Request | RedraftError]) -> Iterator[Any]:
+    """Each, as it is taken, noted for who comes behind."""
+    for one in each:
+        taken.append(one)
+        yield one
 
 
 def _requests(asker: Asker) -> Iterator[Request | RedraftError]:
@@ -173,17 +180,28 @@ def _requests(asker: Asker) -> Iterator[Request | RedraftError]:
             yield error
 
 
-def _line(engine: Engine, done: Generation, arguments: argparse.Namespace) -> str:
-    """The answer on a line as it was written, without the space between its parts."""
+def _line(
+    engine: Engine, request: Request, done: Generation, arguments: argparse.Namespace
+) -> tuple[str, Sequence[str]]:
+    """The answer on a line as it was written, without the space between its parts; and the pointers of its values that
+    are a guess, if it is read back: behind an image nothing is."""
     import msgspec
 
     from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_entropy
+    from redraft.operations.read_back import second_opinion
 
+    read: dict[str, Any] = {}
+    guessed: Sequence[str] = ()
+    if reads_back(arguments) and not arguments.image:
+        opinion = second_opinion(engine, request, done)
+        done, guessed = opinion.done, opinion.guesses(engine.text)
+        likely = {path: round(one, 6) for path, one in opinion.likely(engine.text).items()}
+        read = {"likely": likely, "guesses": guessed}
     value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))
     if not arguments.json:
-        return bytes(value).decode()
+        return bytes(value).decode(), guessed
     sure = {path: round(nats, 6) for path, nats in field_entropy(engine.text, done).items()}
     whole = {"value": value, "fields": sure, "seed": done.seed, "steps": done.steps, "finish": done.finish}
     thought = {"thinking": done.reasoning.strip()} if arguments.thinking else {}
-    return msgspec.json.encode(whole | thought).decode()
+    return msgspec.json.encode(whole | read | thought).decode(), guessed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 from redraft.constraints.validation import Span, span_of, unfenced
@@ -43,6 +44,19 @@ def field_likelihood(text: Text, done: Generation, log_p: Sequence[float]) -> di
     return {pointer: math.exp(min(nats, default=0.0)) for pointer, nats in found.items()}
 
 
+def field_values(text: str) -> dict[str, Any]:
+    """Each plain value of a JSON answer, by its JSON pointer; none of a text that is not JSON."""
+    try:
+        value = json.loads(unfenced(text))
+    except ValueError:
+        return {}
+    return {_pointer(path): reduce(lambda inner, step: inner[step], path, value) for path in _plain(value, [])}
+
+
+def _pointer(path: Sequence[str | int]) -> str:
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
 def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: int = 0) -> dict[str, list[float]]:
     """Of each plain value the numbers of its tokens, and of those that end fewer than `before` characters in front."""
     try:
@@ -54,8 +68,9 @@ def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: in
     found = {}
     for path in _plain(value, []):
         begin, end = span_of(done.text, path)
-        pointer = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
-        found[pointer] = [one for one, (a, b) in zip(numbers, places, strict=True) if a < end and begin - before < b]
+        found[_pointer(path)] = [
+            one for one, (a, b) in zip(numbers, places, strict=True) if a < end and begin - before < b
+        ]
     return found
 
 

@@ -18,6 +18,7 @@ from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import RequestError
+from redraft.operations.read_back import second_opinion
 from redraft.operations.repair import repair
 
 ROOM = 16
@@ -42,12 +43,14 @@ def fill(
     prompt: str | None = None,
     chat: bool = False,
     check: Check | None = None,
+    read_back: bool = False,
     options: Options = DEFAULTS,
 ) -> Filled:
     """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
 
     `kinds` types holes that the template leaves bare; a `check` is as in `generate`. The model is shown the template
     and the `source`, a text with what belongs in the holes; or a prompt of the caller's; or else the template itself.
+    With `read_back` it gives a second opinion on what it filled in (`redraft.operations.read_back`).
     Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt.
     """
     if source is not None and (prompt is not None or chat):
@@ -63,7 +66,10 @@ def fill(
     shown = template if prompt is None else prompt
     if source is not None:
         shown, chat = prompts.fill(found.bare, source), True
-    done = repair(engine, Request(shown, options, chat=chat, constraint=language, check=check))
+    request = engine.resolve(Request(shown, options, chat=chat, constraint=language, check=check))
+    done = repair(engine, request)
+    if read_back:
+        done = second_opinion(engine, request, done).done
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)

@@ -17,6 +17,7 @@ from redraft.engine.handle import Handle, Inbox
 from redraft.engine.request import DEFAULTS, Generation, Options, Request, ResolvedRequest
 from redraft.errors import RedraftError, RequestError
 from redraft.operations.progress import answers_bar
+from redraft.operations.read_back import second_opinion
 from redraft.operations.repair import Repair, repair
 from redraft.prompts import of_schema
 from redraft.text import Message
@@ -59,14 +60,24 @@ def generate(
 
 
 def extract(
-    engine: Core, text: str, schema: Any, *, seed: int | None = None, options: Options = DEFAULTS
+    engine: Core,
+    text: str,
+    schema: Any,
+    *,
+    seed: int | None = None,
+    read_back: bool = False,
+    options: Options = DEFAULTS,
 ) -> Generation:
     """The fields of a schema (in any form that `generate` takes) out of a text, as valid JSON.
 
-    The prompt names the fields (`redraft.prompts`). Raises as `generate`.
+    The prompt names the fields (`redraft.prompts`). With `read_back` the answer is a second opinion's
+    (`redraft.operations.read_back`). Raises as `generate`.
     """
     plain = plain_schema(schema)
-    return generate(engine, of_schema(plain, text), chat=True, schema=plain, seed=seed, options=options)
+    held = replace(options, **_given({"seed": seed}))
+    request = engine.resolve(Request(of_schema(plain, text), held, chat=True, schema=plain))
+    done = repair(engine, request)
+    return second_opinion(engine, request, done).done if read_back else done
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,46 @@
 """An answer read a second time, from left to right, by the same weights.
 
 A canvas settles all of its tokens together; the causal mode says how likely each is behind those before it. Where the
-two disagree the answer is often wrong (record `plain-nano`): a second opinion for the price of one forward.
+two disagree the answer is often wrong (record `plain-nano`): a second opinion for the price of one forward. There the
+causal mode may write an answer of its own, a token a forward, and the likelier of the two is taken.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from redraft.engine.engine import Core
+from redraft.engine.fields import field_likelihood, field_values
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.errors import RequestError
+from redraft.text import Text
 
 READING = Options(causal=True, read_prompt=True, logprobs=1, max_tokens=0, seed=0)
+EVEN = 0.5
+"""The probability of a token, read back, below which something else was likelier there."""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """An answer and the log-probability of each of its tokens, read back, in nats. If it was written from left to
+    right, `instead_of` is the one that was asked about."""
+
+    done: Generation
+    log_p: tuple[float, ...]
+    instead_of: Generation | None = None
+
+    def likely(self, text: Text) -> dict[str, float]:
+        """Of each plain value of a JSON answer, by its pointer, the probability of its least likely token."""
+        return field_likelihood(text, self.done, self.log_p)
+
+    def guesses(self, text: Text) -> list[str]:
+        """The pointers of the plain values that are a guess: something else was likelier at one of their tokens, or the
+        answer that was asked about has another value there."""
+        other = None if self.instead_of is None else field_values(self.instead_of.text)
+        values = field_values(self.done.text)
+        odd = {at for at in values if other is not None and other.get(at, values) != values[at]}
+        return [at for at, likely in self.likely(text).items() if likely < EVEN or at in odd]
 
 
 def read_back(engine: Core, request: Request | ResolvedRequest, done: Generation) -> tuple[float, ...]:
@@ -24,3 +54,22 @@ def read_back(engine: Core, request: Request | ResolvedRequest, done: Generation
         raise RequestError("the prompt has images, behind which nothing can be read back; leave the reading out")
     read = engine.run(engine.resolve(Request([*asked.prompt, *done.tokens], READING)))
     return tuple(row[0][1] for row in read.prompt_logprobs[len(asked.prompt) - 1 :])
+
+
+def second_opinion(engine: Core, request: Request | ResolvedRequest, done: Generation) -> Opinion:
+    """The answer to a request, or, where at one of its tokens something else was likelier, the one that the causal mode
+    writes under the same constraint, if that is likelier as a whole.
+
+    An answer without a constraint, with a check or with a deadline is only read. Raises as `read_back`.
+    """
+    asked = request if isinstance(request, ResolvedRequest) else engine.resolve(request)
+    first = Opinion(done, read_back(engine, asked, done))
+    doubted = min(first.log_p, default=0.0) < math.log(EVEN)
+    if not doubted or asked.language is None or asked.needs_repair or asked.deadline_sec is not None:
+        return first
+    likeliest = Options(
+        causal=True, temperature=0.0, max_tokens=asked.max_tokens, min_tokens=asked.min_tokens, seed=asked.seed
+    )
+    again = engine.run(engine.resolve(Request([*asked.prompt], likeliest, constraint=asked.language)))
+    second = Opinion(again, read_back(engine, asked, again), instead_of=done)
+    return second if again.finish == "stop" and sum(second.log_p) > sum(first.log_p) else first
