@@ -118,14 +118,15 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
     """
     draft = validated_as(schema)
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []
-    named = set(_META_SCHEMA.findall(json.dumps(schema)))
-    metas = {name: URIS[draft_of({"$schema": name}).year] for name in named}
-    return _judged([_KINDS[draft], newer, _REGEX, metas, schema, value, most])
+    text = json.dumps(schema)
+    metas = {name: URIS[draft_of({"$schema": name}).year] for name in set(_META_SCHEMA.findall(text))}
+    return _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most)
 
 
-def _judged(asked: list[Any]) -> list[tuple[list[str | int], str]]:
-    question = json.dumps(asked).encode()
-    known = hashlib.blake2b(json.dumps([*asked[:-2], bool(asked[-1])]).encode()).digest()
+def _judged(how: list[Any], schema: str, value: Any, most: int) -> list[tuple[list[str | int], str]]:
+    asked = f"{json.dumps(how)[:-1]}, {schema}"
+    question = f"{asked}, {json.dumps(value)}, {most}]".encode()
+    known = hashlib.blake2b(f"{asked}, {bool(most)}".encode()).digest()
     answer = _quickly(question, known) or _slowly(question, known)
     if answer is None:
         return [([], TOO_MUCH)]
@@ -240,7 +241,7 @@ def check_depth(schema: Any) -> None:
 def check_form(schema: Any) -> None:
     """Raise ConstraintError for keywords whose values are of the wrong form, by the draft's own meta-schema."""
     named = {**schema, "$schema": URIS[validated_as(schema)]} if isinstance(schema, dict) else schema
-    if _judged([None, [], {}, {}, named, None, 0]):
+    if _judged([None, [], {}, {}], json.dumps(named), None, 0):
         raise TimeLimitError(f"the schema: {TOO_MUCH}")
 
 
