@@ -74,6 +74,12 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     assert capsys.readouterr().out.splitlines() == [out[5]]
 
 
+def test_what_a_text_has_copied_into_an_answer_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for extra in ([], ["--json"]):
+        code, out, _ = run(capsys, *PUZZLES, "--schema", '{"const": "a\x9bb\x7f"}', "a", *extra)
+        assert (code, '"a\\u009bb\\u007f"' in out[0]) == (0, True)
+
+
 def test_a_line_too_long_takes_no_answer_before_it_away(
     capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,9 +180,7 @@ def image_part(path: Path) -> dict[str, Any]:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout, a list of numbers on a line; what would steer a terminal is escaped."""
-    text = re.sub(
-        "[\x7f-\x9f]", lambda found: rf"\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False, indent=1)
-    )
+    text = escaped(json.dumps(value, ensure_ascii=False, indent=1))
     print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
 
 
@@ -226,6 +224,11 @@ def decoded(raw: bytes, source: str) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
+
+
+def escaped(text: str) -> str:
+    """A JSON text whose strings have nothing that would steer a terminal; those below 0x20 no JSON text has."""
+    return re.sub("[\x7f-\x9f]", lambda found: rf"\u{ord(found[0]):04x}", text)
 
 
 def tame(text: str) -> str:

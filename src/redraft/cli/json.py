@@ -14,6 +14,7 @@ from redraft.cli.common import (
     asked,
     command,
     decoded,
+    escaped,
     image_flag,
     load_engine,
     numbered_lines,
@@ -22,6 +23,7 @@ from redraft.cli.common import (
     reads_back,
     say_bounds,
     say_guesses,
+    tame,
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -148,7 +150,7 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
             request = taken.popleft()
             if isinstance(found, RedraftError) or isinstance(request, RedraftError):
                 failed += 1
-                print(f"redraft: line {number + 1}: {found}", file=sys.stderr)
+                print(tame(f"redraft: line {number + 1}: {found}"), file=sys.stderr)
                 print("null", flush=True)
             else:
                 print(_line(engine, request, found, arguments)[0], flush=True)
@@ -200,8 +202,8 @@ def _line(
         read = {"likely": likely, "guesses": guessed}
     value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))
     if not arguments.json:
-        return bytes(value).decode(), guessed
+        return escaped(bytes(value).decode()), guessed
     sure = {path: round(nats, 6) for path, nats in field_entropy(engine.text, done).items()}
     whole = {"value": value, "fields": sure, "seed": done.seed, "steps": done.steps, "finish": done.finish}
     thought = {"thinking": done.reasoning.strip()} if arguments.thinking else {}
-    return msgspec.json.encode(whole | read | thought).decode(), guessed
+    return escaped(msgspec.json.encode(whole | read | thought).decode()), guessed
