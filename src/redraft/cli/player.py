@@ -25,8 +25,8 @@ KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "ba
 KEYS |= {b"\x1b[1~": "first", b"\x1b[4~": "last"}  # as screen and tmux send home and end
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
 
-MOST_BEFORE = 4000
-"""Characters that are shown before a canvas."""
+MOST_BEFORE, MOST_IN_LINE = 4000, 1000
+"""Characters that are shown before a canvas on a terminal, and in the line of a step."""
 
 Named = Sequence[tuple[str, Recording]]
 
@@ -81,7 +81,7 @@ def lines(recordings: Named) -> Iterator[str]:
         for name, recording in recordings:
             if at < len(recording.frames):
                 frame = recording.frames[at]
-                text = (Line(_before(frame)) + _canvas(recording, frame, ())).plain.replace("\n", "⏎")
+                text = (Line(_before(frame, MOST_IN_LINE)) + _canvas(recording, frame, ())).plain.replace("\n", "⏎")
                 yield (f"{name}  " if len(recordings) > 1 else "") + f"{_head(frame)}  {text}"
     if len(recordings) > 1:
         yield _parting(recordings)
@@ -94,7 +94,7 @@ def screen(recordings: Named, place: Playback) -> RenderableType:
     shown = []
     for (name, recording), frame in zip(recordings, frames, strict=True):
         head = Line(f"{name}  {_head(frame)}\n", style="cyan")
-        shown.append(head + Line(_before(frame)) + _canvas(recording, frame, marked))
+        shown.append(head + Line(_before(frame, MOST_BEFORE)) + _canvas(recording, frame, marked))
     grid = Table.grid(expand=True, padding=(0, 2))
     for _ in shown:
         grid.add_column(ratio=1)
@@ -108,10 +108,10 @@ def _head(frame: Frame) -> str:
     return f"block {drafted.block}  step {drafted.step:>2}  {sum(drafted.entropy) / drafted.width:.3f} nats"
 
 
-def _before(frame: Frame) -> str:
+def _before(frame: Frame, most: int) -> str:
     """The end of what stands before a canvas."""
-    cut = len(frame.before) > MOST_BEFORE
-    return "…" * cut + tame(frame.before[-MOST_BEFORE:])
+    end = frame.end_of_before(most + 1)
+    return "…" * (len(end) > most) + tame(end[-most:])
 
 
 def _canvas(recording: Recording, frame: Frame, marked: Collection[int]) -> Line:

@@ -10,7 +10,7 @@ from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled, Ta
 
 @dataclass(frozen=True)
 class Frame:
-    """A whole canvas after a step, behind some blocks, of which there were `count` then.
+    """A whole canvas after a step, behind the `pieces` of text that had settled, of which there were `count` then.
 
     `changed` marks positions that differ from the previous frame, if that was of the same canvas.
     """
@@ -19,14 +19,22 @@ class Frame:
     tokens: tuple[str, ...]
     ids: tuple[int, ...]
     changed: tuple[bool, ...]
-    blocks: Sequence[Settled]
+    pieces: Sequence[str]
     count: int
 
     @property
     def before(self) -> str:
-        """The text of the blocks before it. Put together anew each time: frames may be very many."""
-        earlier = (block for block in self.blocks[: self.count] if block.block < self.drafted.block)
-        return "".join("".join(block.pieces) for block in earlier)
+        """The text before it. Put together anew each time: frames may be very many."""
+        return "".join(self.pieces[: self.count])
+
+    def end_of_before(self, most: int) -> str:
+        """The last characters of that text, so many at most, without a look at the others, which may be very many."""
+        found, at = list[str](), self.count
+        while at and most > 0:
+            at -= 1
+            found.append(self.pieces[at][-most:])
+            most -= len(found[-1])
+        return "".join(reversed(found))
 
     @property
     def end(self) -> int:
@@ -55,6 +63,8 @@ class Recording:
     blocks: list[Settled] = field(default_factory=list)
     ended: Ended | None = None
     taken: bool = False
+    # Of the blocks, without empty ones; all frames share them.
+    _pieces: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def finish(self) -> str:
@@ -72,6 +82,7 @@ class Recording:
             self.ended = line
         elif isinstance(line, Settled):
             self.blocks.append(line)
+            self._pieces += filter(None, line.pieces)
         else:
             self.frames.append(self._frame(line))
 
@@ -91,7 +102,7 @@ class Recording:
             tokens[at], ids[at] = token, number
         past = () if last is None else last.ids
         changed = tuple(at < len(past) and number != past[at] for at, number in enumerate(ids))
-        return Frame(line, tuple(tokens), tuple(ids), changed, self.blocks, len(self.blocks))
+        return Frame(line, tuple(tokens), tuple(ids), changed, self._pieces, len(self._pieces))
 
 
 def first_apart(one: Recording, other: Recording) -> tuple[int, list[int]] | None:
