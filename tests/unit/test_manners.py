@@ -97,10 +97,10 @@ def test_thinking_is_told_apart_from_the_answer(
 def test_a_model_that_thinks_on_for_ever_has_not_answered(
     thinker: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
-    saying(monkeypatch, "<|channel>thought\nHm, hm")
+    saying(monkeypatch, "<|channel>thought\nHm,\x1b]0;owned\x07 hm")
     out, err = shell(["generate", "--chat", "--thinking", "--model", str(thinker), PROMPT])
     assert out == "\n"
-    assert err == "Hm, hm\n"
+    assert err == "Hm,\ufffd]0;owned\ufffd hm\n", "what would steer a terminal is replaced"
 
 
 @pytest.mark.parametrize(

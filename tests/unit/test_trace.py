@@ -295,6 +295,8 @@ def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, shell: Shell) -> N
     shown = shell(["watch", str(path)]).out
     assert "owned" in shown
     assert shown.replace("\n", "").isprintable()
+    named = path.rename(tmp_path / "\x1b]0;owned\x07.jsonl")
+    assert shell(["watch", str(named), str(named)]).out.replace("\n", "").isprintable()
 
 
 def test_watch_refuses_what_it_cannot_show(tmp_path: Path, shell: Shell) -> None:

@@ -19,6 +19,7 @@ from redraft.cli.common import (
     prompt_flags,
     read_prompt,
     say_bounds,
+    tame,
 )
 from redraft.cli.constraint_flags import (
     check_flag,
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.thinking:
         more["thinking"] = done.reasoning.strip()
         if not arguments.json:
-            print(more["thinking"], file=sys.stderr)
+            print(tame(done.reasoning.strip()), file=sys.stderr)
     note_ignored(done.ignored)
     text = unfenced(done.text) if arguments.fence else done.text
     if arguments.json:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, print_json
+from redraft.cli.common import Commands, command, print_json, tame
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from redraft.cli.player import play
 
-    play([(path.name, recording) for path, recording in zip(paths, recordings, strict=True)], arguments.speed)
+    play([(tame(path.name), recording) for path, recording in zip(paths, recordings, strict=True)], arguments.speed)
     return 0
 
 
