@@ -101,7 +101,7 @@ def test_frames_of_a_trace_share_the_text_before_them() -> None:
         drafted = {"positions": [0], "tokens": ["x"], "ids": [step]} | values
         recording.take(Drafted(index=0, ms=0, block=1, step=step, width=1, end=None, **drafted))
     assert len({id(frame.pieces) for frame in recording.frames}) == 1
-    assert recording.frames[-1].before == "a" * 1000
+    assert recording.frames[-1].before(2000) == "a" * 1000
 
 
 def test_a_conversation_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def _head(frame: Frame) -> str:
 
 def _before(frame: Frame, most: int) -> str:
     """The end of what stands before a canvas."""
-    end = frame.end_of_before(most + 1)
+    end = frame.before(most + 1)
     return "…" * (len(end) > most) + tame(end[-most:])
 
 

@@ -22,13 +22,8 @@ class Frame:
     pieces: Sequence[str]
     count: int
 
-    @property
-    def before(self) -> str:
-        """The text before it. Put together anew each time: frames may be very many."""
-        return "".join(self.pieces[: self.count])
-
-    def end_of_before(self, most: int) -> str:
-        """The last characters of that text, so many at most, without a look at the others, which may be very many."""
+    def before(self, most: int) -> str:
+        """At most so many last characters of the text before it, without a look at the others, which may be many."""
         found, at = list[str](), self.count
         while at and most > 0:
             at -= 1
@@ -44,7 +39,7 @@ class Frame:
     @property
     def text(self) -> str:
         """The text of the answer now."""
-        return self.before + "".join(self.tokens[: self.end])
+        return "".join((*self.pieces[: self.count], *self.tokens[: self.end]))
 
 
 def apart(one: Frame, other: Frame) -> list[int]:
@@ -63,8 +58,7 @@ class Recording:
     blocks: list[Settled] = field(default_factory=list)
     ended: Ended | None = None
     taken: bool = False
-    # Of the blocks, without empty ones; all frames share them.
-    _pieces: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _pieces: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # none is empty
 
     @property
     def finish(self) -> str:
