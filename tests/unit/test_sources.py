@@ -140,6 +140,13 @@ def test_a_recipe_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path / "deep.toml")
 
 
+def test_a_row_at_which_the_template_fails_is_named(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "a", "tool_calls": 5}, {"role": "assistant", "content": "b"}]
+    path = write_rows(tmp_path / "rows.jsonl", {"messages": turns})
+    with pytest.raises(RecipeError, match=r"rows\.jsonl, line 1: chat_template\.jinja, line 1: TypeError"):
+        feed(tmp_path, f'files = {{ "{path}" = 1.0 }}\nheld_out = 0').batches(0)
+
+
 # -- text --------------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from redraft.config import ModelConfig
-from redraft.errors import RecipeError, RequestError
+from redraft.errors import RecipeError, RequestError, TextError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import split_images
 from redraft.images.pixels import Picture, read_picture
@@ -71,7 +71,7 @@ def rendered(
             return tokens, ()
         pictures = [read_picture(one.image, config, part=one.part) for one in given]
         placed, runs = place_images(tokens, [picture.num_tokens for picture in pictures], config)
-    except RequestError as error:
+    except (RequestError, TextError) as error:  # the second where the template fails at what the row has
         raise RecipeError(f"{where}: {error}") from None
     return placed, tuple(Shown(run.start, picture) for run, picture in zip(runs, pictures, strict=True))
 
