@@ -147,6 +147,17 @@ def test_a_row_at_which_the_template_fails_is_named(tmp_path: Path) -> None:
         feed(tmp_path, f'files = {{ "{path}" = 1.0 }}\nheld_out = 0').batches(0)
 
 
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs /proc")
+def test_no_file_without_bytes_is_read(tmp_path: Path) -> None:
+    """/proc/kmsg is a regular file, and was waited for."""
+    assert Path("/proc/version").read_bytes()
+    with pytest.raises(RecipeError, match="has no rows to train on; it is empty"):
+        RowsSource(Path("/proc/version"), held_out=0)
+    (tmp_path / "link").symlink_to("/proc/version")
+    with pytest.raises(RecipeError, match="holds no text to train on"):
+        FolderSource(tmp_path, held_out=0)
+
+
 # -- text --------------------------------------------------------------------------------------------------------------
 
 

@@ -250,7 +250,12 @@ def read_recipe_with(folder: Path, most: int) -> Recipe:
         ("[train]", "[objective]\nleave_one_out = true\nown = 0.1\n[train]", "uniform noise, and own is another"),
         ("steps = 4", 'steps = 4\ndevice = "tpu"', "device is 'tpu'; it must be"),
         ("steps = 4", 'steps = 4\ndevice = "cuda:99"', "device is 'cuda:99', which this machine does not have"),
+        ("steps = 4", 'steps = 4\ndevice = "cuda:99999999999"', "device is 'cuda:99999999999'; it must be"),
+        ("steps = 4", 'steps = 4\ndevice = "cuda:200"', "device is 'cuda:200'; it must be"),  # torch takes it for -56
+        ("steps = 4", 'steps = 4\ndevice = "cuda:01"', "device is 'cuda:01'; it must be"),
         ("rows.jsonl", "absent.jsonl", r"absent\.jsonl cannot be read"),
+        ("rows.jsonl", "a\\u0000b", r"\[data\] '.*a.x00b' cannot be read \(embedded null byte\); give another name"),
+        ("rows.jsonl", "a" * 5000, r"\[data\] '.{,200} cannot be read \(File name too long\); give another name"),
     ],
 )
 def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, tmp_path: Path) -> None:
@@ -261,6 +266,17 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
     with pytest.raises(RedraftError, match=said):
         train(read_recipe(tmp_path / "own.toml"), tmp_path / "runs/out")
     assert not (tmp_path / "runs").exists()  # no folder is left that holds nothing
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug of ours"), OSError(28, "No space left on device")])
+def test_no_failure_before_the_first_step_leaves_a_folder(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = recipe(tmp_path)
+    monkeypatch.setattr(trainer, "restore", Mock(side_effect=error))
+    with pytest.raises(ValueError if isinstance(error, ValueError) else RunError):
+        train(whole, tmp_path / "runs/out")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def check(recipe: Recipe) -> None:
     for table, part in (("data", recipe.data), ("objective", recipe.objective), ("train", recipe.train)):
         for key, (low, high) in _RANGES[table].items():
             given = getattr(part, key)
-            for value in () if given is msgspec.UNSET else _each(given):
+            for value in () if given is msgspec.UNSET else given if isinstance(given, tuple) else (given,):
                 if not low <= value <= high:
                     limit = (
                         f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < _NUMBER else f"at least {low:g}"
@@ -308,8 +308,9 @@ def check(recipe: Recipe) -> None:
             f"[objective] own_steps is {recipe.objective.own_steps} and own is 0: no canvas would go them;"
             " give own a share, such as 0.5, or leave own_steps out"
         )
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", recipe.train.device):
-        raise RecipeError(f'[train] device is {recipe.train.device!r}; it must be "cpu", "cuda" or "cuda:N"')
+    if not re.fullmatch(r"cpu|cuda(:(0|[1-9][0-9]?))?", recipe.train.device):
+        must = 'it must be "cpu", "cuda" or "cuda:N", with N from 0 to 99'
+        raise RecipeError(f"[train] device is {recipe.train.device!r:.99}; {must}")
     if recipe.train.decay_steps > recipe.train.steps:
         raise RecipeError(f"[train] decay_steps is {recipe.train.decay_steps}; it must be at most steps")
     steps = [stage.from_step for stage in recipe.stages]
@@ -356,10 +357,6 @@ def _check_data(data: DataRecipe) -> None:
         raise RecipeError("[data] names no source; give at least one task, file, folder or generator")
     if data.turns not in ("last", "all"):
         raise RecipeError(f'[data] turns is {data.turns!r}; it must be "last" or "all"')
-
-
-def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ...]:
-    return tuple(value) if isinstance(value, tuple) else (value,)
 
 
 _HIGH = {math.nextafter(1, 0): "below 1"}

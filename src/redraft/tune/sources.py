@@ -76,9 +76,17 @@ class SampleSource(Protocol):
 def sources(data: DataRecipe) -> list[tuple[SampleSource, float]]:
     """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or is empty."""
     found: list[tuple[SampleSource, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
-    found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
-    found += [(FolderSource(Path(name), data.held_out), share) for name, share in data.folders.items()]
-    found += [(GeneratorSource(name), share) for name, share in data.generators.items()]
+    name = ""
+    try:
+        for name, share in data.files.items():
+            found.append((RowsSource(Path(name), data.held_out), share))
+        for name, share in data.folders.items():
+            found.append((FolderSource(Path(name), data.held_out), share))
+        for name, share in data.generators.items():
+            found.append((GeneratorSource(name), share))
+    except (OSError, ValueError) as error:  # the second for a name with a zero
+        why = getattr(error, "strerror", None) or error
+        raise RecipeError(f"[data] {name!r:.200} cannot be read ({why}); give another name") from None
     return found
 
 
@@ -105,6 +113,8 @@ class RowsSource:
         bad, whole = list[str](), blake2b(digest_size=16)
         if path.exists() and not path.is_file():
             raise RecipeError(f"{path} is not a regular file, which steps read again; give a file of JSON lines")
+        if path.exists() and not path.stat().st_size:  # as the files of /proc say, some of which wait for ever
+            raise RecipeError(f"{path} has no rows to train on; it is empty")
         try:
             with path.open("rb") as file:
                 at = 0
@@ -224,9 +234,9 @@ def _passage(path: Path, rng: Random) -> Passage:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_FILE_BYTES:
+        if (size := path.stat().st_size) > MOST_FILE_BYTES:
             raise RecipeError(f"{path} has over {MOST_FILE_BYTES} bytes; cut it into several files")
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8").strip() if size else ""
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not readable text ({error}); move it elsewhere") from None
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import torch
 
-from redraft.errors import RecipeError, RedraftError, RequestError, RunError
+from redraft.errors import RecipeError, RequestError, RunError
 from redraft.files import alone, copy_files, remove_halves
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import STARTED, Base, read_base
@@ -65,28 +65,31 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     try:
         with world_of(recipe) as world, alone(out, out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
-    except RedraftError as error:
+    except Exception as error:
         another = isinstance(error, RequestError)  # program has just made the same folder
         if new and not another and not ((out / LOG).exists() and (out / LOG).stat().st_size):
             _take_back(out, new)  # no step began
-        raise
-    except OSError as error:
-        raise RunError(
-            f"{out} could not be written to: {error.strerror or error}; free space or choose another"
-        ) from None
-    except (RuntimeError, MemoryError) as error:
-        if str(error).startswith(WORKER_ENDED):
-            raise RunError(
-                "a process that prepares samples was killed, probably for lack of memory; lower [train] workers or"
-                " batch_size and run again: the run continues behind its last saved state"
-            ) from None
-        if not out_of_memory(error):
+        if (told := _told(error, out)) is None:
             raise
-        raise RunError(
+        raise RunError(told) from None
+    return out
+
+
+def _told(error: Exception, out: Path) -> str | None:
+    """What to do about a disk that refuses or memory that ran out; None for any other error."""
+    if isinstance(error, OSError):
+        return f"{out} could not be written to: {error.strerror or error}; free space or choose another"
+    if isinstance(error, RuntimeError) and str(error).startswith(WORKER_ENDED):
+        return (
+            "a process that prepares samples was killed, probably for lack of memory; lower [train] workers or"
+            " batch_size and run again: the run continues behind its last saved state"
+        )
+    if isinstance(error, RuntimeError | MemoryError) and out_of_memory(error):
+        return (
             "memory ran out; lower [train] batch_size, or bound a forward with [train] most_rows, and run again:"
             " the run continues behind its last saved state"
-        ) from None
-    return out
+        )
+    return None
 
 
 def _is_log(path: Path) -> bool:
