@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.training import SHAPE
 
 from redraft.errors import RecipeError
 from redraft.tune.base import read_base
@@ -138,6 +139,22 @@ def test_a_recipe_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text("a=" + "[" * 100_000, encoding="utf-8")
     with pytest.raises(RecipeError, match=r"deep\.toml"):
         read_recipe(tmp_path / "deep.toml")
+
+
+def test_what_would_take_for_ever_of_a_recipe_is_refused(tmp_path: Path) -> None:
+    """Keys of 100,000 parts were read for minutes, and 50,000 layers trained; a name too long was our own error."""
+    whole, layers = RECIPE.format(data="tasks = { records = 1.0 }"), ", ".join(['"full"'] * 1025)
+    shape = SHAPE.replace('"sliding", "full", "sliding", "full"', layers)
+    for text, said in (
+        ("a." * 501 + "a = 1\n" + whole, "a line has over 500 dots"),
+        (whole + "# more\n" * 10_000, "it has over 65536 characters"),
+        (whole.replace('start = "nano-sudoku"', "") + shape, r"\[model\] layers is .{,220}; it must .* at most 1024"),
+    ):
+        (tmp_path / "much.toml").write_text(text)
+        with pytest.raises(RecipeError, match=said):
+            read_recipe(tmp_path / "much.toml")
+    with pytest.raises(RecipeError, match="File name too long"):
+        read_recipe(Path("a" * 5000))
 
 
 def test_a_row_at_which_the_template_fails_is_named(tmp_path: Path) -> None:

@@ -223,10 +223,13 @@ def read_recipe(path: Path) -> Recipe:
 
     Raises RecipeError naming the key and what it must be.
     """
-    named = recipes() / f"{path}.toml"
-    path = named if len(path.parts) == 1 and named.is_file() and not path.exists() else shipped(path)
     try:
-        recipe = msgspec.toml.decode(read_small(path), type=Recipe)
+        named = recipes() / f"{path}.toml"
+        path = named if len(path.parts) == 1 and named.is_file() and not path.exists() else shipped(path)
+        text = read_small(path, _MOST_CHARS)
+        if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+            raise ValueError(f"a line has over {_MOST_DOTS} dots")  # a key of many parts takes their square to read
+        recipe = msgspec.toml.decode(text, type=Recipe)
     except OSError as error:
         raise RecipeError(
             f"{path} cannot be read ({error.strerror}); pass a recipe file, or a name of `redraft tune --help`"
@@ -292,9 +295,8 @@ def check(recipe: Recipe) -> None:
             given = getattr(part, key)
             for value in () if given is msgspec.UNSET else given if isinstance(given, tuple) else (given,):
                 if not low <= value <= high:
-                    limit = (
-                        f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < _NUMBER else f"at least {low:g}"
-                    )
+                    most = _HIGH.get(high, f"{high:.0f}")
+                    limit = f"from {low:g} to {most}" if high < _NUMBER else f"at least {low:g}"
                     raise RecipeError(f"[{table}] {key} is {shown_number(value)}; it must be {limit}")
     for key in ("lr", "clip"):
         if not 0 < getattr(recipe.train, key) < math.inf:
@@ -322,10 +324,9 @@ def check(recipe: Recipe) -> None:
 
 def _check_model(shape: ModelRecipe) -> None:
     wrong = [kind for kind in shape.layers if kind not in ("sliding", "full")]
-    if wrong or not shape.layers or shape.layers[-1] != "full":
-        raise RecipeError(
-            f'[model] layers is {list(shape.layers)}; it must hold "sliding" and "full" and end in "full"'
-        )
+    if wrong or shape.layers[-1:] != ("full",) or len(shape.layers) > _MOST_LAYERS:
+        must = f'must hold "sliding" and "full", end in "full" and have at most {_MOST_LAYERS}'
+        raise RecipeError(f"[model] layers is {list(shape.layers)!s:.200}; it {must}")
     for key, value in msgspec.structs.asdict(shape).items():
         if isinstance(value, int) and not 1 <= value <= _MOST_WIDE:
             raise RecipeError(f"[model] {key} is {shown_number(value)}; it must be from 1 to {_MOST_WIDE}")
@@ -362,7 +363,9 @@ def _check_data(data: DataRecipe) -> None:
 _HIGH = {math.nextafter(1, 0): "below 1"}
 _NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, 2**31 - 1), (0, 2**31 - 1)
-_MOST_SHARE = 1e9
+_MOST_SHARE, _MOST_LAYERS = 1e9, 2**10
+_MOST_CHARS, _MOST_DOTS = 2**16, 500
+"""Of a recipe, and of one of its lines."""
 _MOST_WIDE = 2**20
 """Of a model's sizes, of a canvas, of samples a step: more than any memory holds."""
 _BELOW_ONE = (0, math.nextafter(1, 0))
