@@ -208,6 +208,7 @@ class Counted:
     step: int = 0
     waits: bool = False
     caller: object = None
+    extra: int = 0
 
     @property
     def prompt_chunk(self) -> int:
@@ -297,6 +298,16 @@ def test_beside_short_answers_a_callers_long_ones_have_every_fourth_forward() ->
     assert all(9 in each for each in found)
     short_ones = [Counted(number, 0, width=16, caller="one") for number in range(8)]
     assert [len(each) for each in turns_of([*short_ones, Counted(9, 0, width=16, caller="another")], 4)] == [5] * 4
+
+
+def test_what_a_constraint_takes_counts_as_rows() -> None:
+    """A canvas held to a large automaton took seconds of each forward, whoever's it was."""
+    heavy = [Counted(number, 0, width=16, caller="one", extra=1000) for number in range(3)]
+    found = turns_of([*heavy, Counted(9, 0, width=16, caller="another")], 40)
+    assert all(9 in each for each in found)
+    assert 2 <= sum(len(each) > 1 for each in found) <= 4
+    assert max(map(len, found)) == 2
+    assert [len(each) for each in turns_of(heavy, 3)] == [1] * 3, "who comes meanwhile waits for one of them"
 
 
 def test_callers_who_ask_for_the_same_are_in_one_forward() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from redraft.operations import read_back
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import Opinion
 from redraft.tasks import task
+from redraft.trace.file import read_trace
 
 SENTENCE = "Send 417 melu to Karomi."
 SCHEMA = "who, qty int, item"
@@ -115,6 +117,23 @@ def test_answers_are_read_back_each_behind_its_own_line(
     heard.clear()
     code, out, _ = run(capsys, *words, "--schema", "size S|M", "--steps", "1", "--json", "a text")
     assert (len(heard), '"likely":{"/size":1.0}' in out[0]) == (int(reads), reads)
+
+
+def test_a_trace_has_the_answer_that_was_taken(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the canvas's alone, where another was printed."""
+    likely = iter([(-2.0,), (-1.0,)])
+    monkeypatch.setattr(read_back, "read_back", lambda _, __, done: next(likely) * len(done.tokens))
+    trace = tmp_path / "steps.jsonl"
+    words = [*PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--read-back", "--trace", str(trace)]
+    code, out, _ = run(capsys, *words, SENTENCE)
+    assert code == 0
+    assert (read_trace(trace).instead or "").replace(" ", "") == out[0]
+    for extra in ([], ["--json"]):
+        assert main(["watch", str(trace), *extra]) == 0
+        reported = capsys.readouterr()
+        assert (read_trace(trace).instead or "") in (json.loads(reported.out)["instead"] if extra else reported.err)
 
 
 def test_a_sentence_is_watched_and_traced(

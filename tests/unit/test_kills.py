@@ -179,7 +179,7 @@ def test_an_interrupt_between_any_two_instructions_leaves_neither_a_lock_nor_a_m
         if left > 0:
             break
         assert not torch.is_inference_mode_enabled()
-        assert not engine.loop._turn._lock.locked()
+        assert not engine.loop._turn.is_held
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         at += 97
     assert len(errors) > 25
@@ -223,7 +223,7 @@ def test_a_fork_made_while_a_callers_thread_is_in_a_forward_gets_an_error_and_th
     """It waited for the turn, which a thread holds that it has not got; and the end of the program was an abort."""
     script = """
 threading.Thread(target=work, daemon=True).start()
-while not engine.loop.forwards or not engine.loop._turn._lock.locked(): time.sleep(0.001)
+while not engine.loop.forwards or not engine.loop._turn.is_held: time.sleep(0.001)
 def forked():
     try: answer()
     except redraft.errors.RunError as error: return "this process is a fork of one whose thread" in str(error)
@@ -232,6 +232,28 @@ print(os.waitpid(child, 0)[1])
 """
     ran = python(SOLVE + script)
     assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr
+
+
+def test_a_fork_may_load_an_engine_of_its_own_and_end_while_a_thread_of_its_own_answers() -> None:
+    """It waited for ever in the first copy of a weight, as the error's own advice led it there; or was aborted."""
+    script = """
+answer()
+if not (child := os.fork()):
+    engine.generate("go on", options=redraft.Options(max_tokens=4, seed=3))
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.5)
+    sys.exit(0 if redraft.load("nano-sudoku").generate("go on", options=redraft.Options(max_tokens=4)) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    ran = python(SOLVE + script)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
+
+
+def test_what_runs_at_the_end_of_a_program_may_ask_the_engine() -> None:
+    """It waited for ever for a turn that had been taken from all threads, the main one among them."""
+    script = "threading.Thread(target=work, daemon=True).start(); time.sleep(0.5)"
+    ran = python("import atexit\natexit.register(lambda: print(len(answer()) > -1))\n" + SOLVE + script)
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
 
 
 def test_a_program_may_end_while_its_engine_answers() -> None:

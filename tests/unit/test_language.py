@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from tests.helpers import ANSWER, PROMPT, listen
 
 from constraints import RECORD
 from redraft.constraints.checks import Check, command_check
+from redraft.constraints.condition import edge_layout
+from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.language import Vocabulary, ready
-from redraft.constraints.sources import choices_source, schema_source
+from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.constraints.validation import Problem, span_of
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
+from redraft.engine import resolve
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Options, Request, ResolvedRequest
@@ -130,6 +134,43 @@ def test_what_cannot_be_answered_is_refused_before_the_first_step(
         engine.resolve(Request(PROMPT, chat=True, options=options, constraint=engine.language(schema_source(RECORD))))
     assert complaint in str(error.value)
     assert engine.loop.forwards == before
+
+
+def test_a_constraint_of_many_ways_has_narrower_canvases(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of one with 1.7 million edges took 13 seconds on a canvas of 256, in which nobody else was answered."""
+    language = engine.language(regex_source("([a-z]*[aeiou][a-z]{3}){1,2}!"))
+    monkeypatch.setattr(resolve, "MOST_WORK", 12 * language.work)
+    asked = engine.resolve(Request(PROMPT, Options(max_tokens=256, min_tokens=40, seed=1), constraint=language))
+    assert asked.width == 12
+    done = engine.run(asked)
+    assert re.fullmatch("([a-z]*[aeiou][a-z]{3}){1,2}!", done.text)
+    assert len(done.tokens) >= 40
+    for width, refused in ((48, False), (49, True)):  # who gives a width has it, or is refused
+        refusal = pytest.raises(ConstraintError, match=f"ways between them, too many for a canvas of {width} tokens")
+        with refusal if refused else nullcontext():
+            given = engine.resolve(Request(PROMPT, Options(canvas=width, max_tokens=256), constraint=language))
+            assert given.width == width
+    monkeypatch.setattr(resolve, "MOST_WORK", 1)
+    assert engine.resolve(Request(PROMPT, Options(max_tokens=256), constraint=language)).width == resolve.LEAST_WIDTH
+
+
+def test_answers_of_at_least_so_many_tokens_are_counted_within_bounds(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a walk of every way, a token at a time; the table had a row for each token that an answer may have."""
+    a = engine.language(regex_source("(ab|c){2,5}|(dd)*")).automaton
+    layout, ends = EdgeLayout(a), [{state for state in range(a.end) if a.accepts[state]}]
+    for _ in range(12):
+        ends.append({int(s) for s, d in zip(a.src, a.dst, strict=True) if int(d) != a.end and int(d) in ends[-1]})
+    for spare, least in ((0, 3), (2, 1), (2, 6), (2, 3), (5, 7)):
+        rows = layout.counting(least, spare)
+        for k in range(least + 1):
+            assert set(np.flatnonzero(rows[k])) == set().union(*ends[k : k + spare + 1])
+    monkeypatch.setattr(edge_layout, "MOST_COUNTED", 40 * len(a.src))
+    held = engine.language(regex_source("(ab|c){2,5}|(dd)*"))
+    engine.resolve(Request(PROMPT, Options(min_tokens=40, max_tokens=200), constraint=held))
+    with pytest.raises(ConstraintError, match="too many to look for answers of at least 41 tokens"):
+        engine.resolve(Request(PROMPT, Options(min_tokens=41, max_tokens=200), constraint=held))
 
 
 def test_a_choice_shorter_than_min_tokens_is_refused(engine: Engine) -> None:

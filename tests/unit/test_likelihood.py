@@ -122,6 +122,8 @@ def test_of_two_answers_the_likelier_is_taken_and_a_likely_one_costs_no_second(e
     assert (again.done, again.instead_of, again.guesses(engine.text)) == (found.done, None, [])
     timed = second_opinion(engine, replace(asked, deadline_sec=9.0), garbled)
     free = second_opinion(engine, replace(asked, language=None), garbled)
+    drawn = second_opinion(engine, replace(asked, policy=replace(asked.policy, draw=True)), garbled)
+    assert (drawn.done, drawn.instead_of) == (garbled, None)
     assert [(one.done, one.instead_of) for one in (timed, free)] == 2 * [(garbled, None)]
     assert "/who" in timed.guesses(engine.text)
 

@@ -96,8 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         if text is None:
             return 1 if _many(seen, asker, arguments) else 0
         request = asker(text, 0)
-        done = answered(seen, request, arguments)
-    line, guessed = _line(engine, request, done, arguments)
+        line, guessed = _line(seen, request, answered(seen, request, arguments), arguments)
     print(line, flush=True)
     say_guesses(arguments, fields_among(schema, guessed))
     return 0

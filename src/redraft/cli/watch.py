@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, print_json, tame
+from redraft.cli.common import Commands, command, note, print_json, tame
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.trace.recording import Recording, Trace
 
-EPILOG = """A trace is written by --trace of generate, chat, infill, edit, fill and serve; no model is loaded to play
-it. Keys, on a terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to
-leave. Without a terminal every step is a line. Two traces are shown step by step beside each other, with their
+EPILOG = """A trace is written by --trace of generate, chat, json, infill, edit, fill and serve; no model is loaded to
+play it. Keys, on a terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace,
+q to leave. Without a terminal every step is a line. Two traces are shown step by step beside each other, with their
 differences marked.
 
 examples:
@@ -52,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from redraft.cli.player import play
 
+    for path, trace in zip(paths, traces, strict=True):
+        if trace.instead is not None:
+            note(f"{path}: the answer that was used was written from left to right: {trace.instead}")
     play([(tame(path.name), recording) for path, recording in zip(paths, recordings, strict=True)], arguments.speed)
     return 0
 
@@ -81,6 +84,7 @@ def _summary(traces: list[Trace], recordings: list[Recording]) -> dict[str, obje
             "text": recording.frames[-1].text if recording.ended is None else recording.ended.text,
             "ms": recording.frames[-1].drafted.ms,
         }
+        | ({} if trace.instead is None else {"instead": trace.instead})
         for trace, recording in zip(traces, recordings, strict=True)
     ]
     if len(recordings) == 1:

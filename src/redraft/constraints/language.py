@@ -141,6 +141,16 @@ class Language:
         return LAID_OUT_BYTES * len(self.automaton.src)
 
     @property
+    def edges(self) -> int:
+        """Its edges, those between the same states counted once."""
+        return len(self.layout.merged.src)
+
+    @property
+    def work(self) -> int:
+        """What a position of a canvas costs the host, in edges, about: a state counts as eight."""
+        return self.edges + 8 * self.automaton.states
+
+    @property
     def is_text(self) -> bool:
         """Whether answers may be any text, and so be cut where there is no more room."""
         return self.source.kind == TEXT
@@ -184,6 +194,16 @@ class GuidedLanguage(Language):
     def held(self) -> str:
         """How answers are held."""
         return "guided"
+
+    @property
+    def edges(self) -> int:
+        """It has no automaton."""
+        return 0
+
+    @property
+    def work(self) -> int:
+        """Nothing that grows with an automaton."""
+        return 0
 
     @cached_property
     def shortest(self) -> int:

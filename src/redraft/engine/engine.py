@@ -121,7 +121,8 @@ class Core:
             prompt, language = self._prompt(request), self._language(request)
             if self.vision is not None:
                 self.vision.check(prompt)
-            found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
+            host = self.model.kernels.condition is None
+            found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images, host=host)
         return found if request.check is None else replace(found, check=request.check)
 
     def submit(

@@ -29,7 +29,7 @@ from redraft.engine.runner import Batch, Runner
 from redraft.engine.scheduler import Scheduler
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
-from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows
+from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows, extra_rows
 from redraft.engine.turn import Turn
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.interrupts import Held
@@ -109,6 +109,8 @@ class Loop:
             behind=None if behind is None else behind.sequence,
         )
         sequence.caller = sequence if scope is None else scope.caller
+        if request.language is not None:
+            sequence.extra = extra_rows(request.language.work * request.width, self.runner.model.config)
         handle = Handle(self, sequence, scope=scope, text=self.text, drafts=drafts, inbox=inbox, key=key)
         sequence.deliver = handle.deliver
         self.admission.check(sequence)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
+from redraft.constraints.condition.projection import MOST_ON_DEVICE
 from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Language
 from redraft.diffusion.accept import EntropyBound
@@ -22,10 +23,13 @@ from redraft.diffusion.shaping import Shaping
 from redraft.engine.dial import Dial, Notch
 from redraft.engine.pace import Pace
 from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, ResolvedRequest
-from redraft.errors import RequestError, did_you_mean
+from redraft.errors import ConstraintError, RequestError, did_you_mean
 from redraft.images.prompt import PlacedImage
 from redraft.options import MOST_STEPS
 
+MOST_WORK, LEAST_WIDTH = 2**24, 8
+"""Of a constraint at a step (`Language.work` times positions), which is a quarter of a second of one core: all others
+wait for it. And the width that a canvas has at least."""
 DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
 """Options that the dial sets."""
 
@@ -37,11 +41,13 @@ def build_request(
     dial: Dial | None = None,
     language: Language | None = None,
     images: tuple[PlacedImage, ...] = (),
+    *,
+    host: bool = True,
 ) -> ResolvedRequest:
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
 
     `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of;
-    `images` what stands in the prompt.
+    `images` what stands in the prompt. `host` is whether the host conditions canvases on a language of any size.
     Without max_tokens an answer has the checkpoint's own number of tokens, or what the language's shortest needs.
     """
     options = _typed(options)
@@ -51,6 +57,8 @@ def build_request(
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
     preset, notches = _preset(options, shipped), _notches(options, dial)
     width = canvas_width(options, config)
+    if language is not None and not options.causal and (host or language.edges > MOST_ON_DEVICE):
+        width = _affordable(width, options, language)
     end_aware = preset.end_aware if options.end_aware is None else options.end_aware
     _check_limits(options, max_tokens, width, model)
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
@@ -89,6 +97,20 @@ def canvas_width(options: Options, config: CheckpointConfig) -> int:
         return options.canvas
     max_tokens = config.generation.max_new_tokens if options.max_tokens is None else options.max_tokens
     return _preset(options, config.generation).width(max_tokens, config.model.canvas_length)
+
+
+def _affordable(width: int, options: Options, language: Language) -> int:
+    """A width of canvas at which a step of the language takes the host no more than MOST_WORK. What is given is not
+    made narrower: up to four times as much work is done for it."""
+    widest = max(LEAST_WIDTH, MOST_WORK // max(1, language.work))
+    if width <= widest or (options.canvas is None and options.seed_canvas is None):
+        return min(width, widest)
+    if width > 4 * widest:
+        raise ConstraintError(
+            f"the constraint has {language.automaton.states} states with {language.edges} ways between"
+            f" them, too many for a canvas of {width} tokens; narrow it, or let the canvas have at most {4 * widest}"
+        )
+    return width
 
 
 def _held_to(language: Language, request: ResolvedRequest, options: Options) -> ResolvedRequest:

@@ -71,6 +71,10 @@ class Counts(Protocol):
         """Steps."""
 
     @property
+    def extra(self) -> int:
+        """Rows that a step of its constraint takes as long as, about."""
+
+    @property
     def waits(self) -> bool:
         """Not to be run."""
 
@@ -90,6 +94,16 @@ class Piece(Generic[S]):
     def rows(self) -> int:
         """Rows in all."""
         return self.encode + self.canvas
+
+    @property
+    def extra(self) -> int:
+        """Rows that its constraint takes as long as, about."""
+        return self.sequence.extra if self.canvas else 0
+
+    @property
+    def cost(self) -> int:
+        """Both."""
+        return self.rows + self.extra
 
 
 Batch = tuple[Piece[S], ...]
@@ -123,14 +137,15 @@ def pick(ready: list[S], max_rows: int) -> Batch[S]:
 
 
 def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
-    """Pieces in the given order while they fit; the first always does."""
+    """Pieces in the given order while they fit; the first always does. Their constraints together take no longer than
+    that many rows, either: who comes meanwhile waits for all of them."""
     chosen: list[Piece[S]] = []
-    left = max_rows
+    left = extra = max_rows
     for piece in map(piece_of, sequences):
-        if chosen and piece.rows > left:
+        if chosen and (piece.rows > left or piece.extra > extra):
             continue
         chosen.append(piece)
-        left -= piece.rows
+        left, extra = left - piece.rows, extra - piece.extra
     return tuple(chosen)
 
 
@@ -138,7 +153,7 @@ class Shares:
     """Rows by turns among callers. In a forward each takes rows until it has its share, and what the last piece takes
     beyond it is a debt that the next forwards pay off: deficit round robin (Shreedhar and Varghese, 1995) with debts in
     place of savings. A share is `least` rows, or as many as the least that some caller's first piece has: callers who
-    ask for the same stay together."""
+    ask for the same stay together. What a constraint takes on the host counts as rows."""
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -150,19 +165,19 @@ class Shares:
         for one in ready:
             lines.setdefault(one.caller, []).append(piece_of(one))
         for line in lines.values():
-            line[1:] = sorted(line[1:], key=lambda piece: (piece.rows, phase_of(piece.sequence) is Phase.PREFILL))
-        share = max(self.least, min(line[0].rows for line in lines.values()))
+            line[1:] = sorted(line[1:], key=lambda piece: (piece.cost, phase_of(piece.sequence) is Phase.PREFILL))
+        share = max(self.least, min(line[0].cost for line in lines.values()))
         debts = {caller: self._debts.get(caller, 0) - share for caller in lines}
         waited = max(0, min(debts.values()))  # where all are in debt, time passes until one is not
         chosen: list[Piece[S]] = []
         left = max_rows
-        for caller in sorted(lines, key=lambda caller: (debts[caller], lines[caller][0].rows)):
+        for caller in sorted(lines, key=lambda caller: (debts[caller], lines[caller][0].cost)):
             debts[caller] -= waited
             taken = 0
             for piece in lines[caller] if debts[caller] <= 0 else ():
                 if taken < share and (piece.rows <= left or not chosen):
                     chosen.append(piece)
-                    taken, left = taken + piece.rows, left - piece.rows
+                    taken, left = taken + piece.cost, left - piece.rows
             if taken:  # who gets nothing goes first the next time; who needs little saves up one share
                 debts[caller] = max(debts[caller] + taken, -share)
         self._debts = debts

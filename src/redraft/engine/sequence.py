@@ -50,6 +50,7 @@ class Sequence(ABC):
     finished    whether it has had its last event   unread      canvas rows in forwards that no token has come of
     starved     whether there was no memory for its last step; it waits until another request ends
     caller      whose it is; by turns each caller's next one is run
+    extra       rows that a step of its constraint takes as long as, about
 
     Once it is opened:
 
@@ -71,6 +72,7 @@ class Sequence(ABC):
     unread: int = 0
     starved: bool = False
     caller: object = None
+    extra: int = 0
 
     opened: bool = False
     read: int = 0

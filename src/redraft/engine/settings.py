@@ -48,6 +48,13 @@ def default_rows(config: ModelConfig, device: str) -> int:
     return min(MOST_CANVASES, max(2, wanted)) * rows
 
 
+def extra_rows(work: int, config: ModelConfig) -> int:
+    """Rows of a forward that take a processor as long as so much work of a constraint (`Language.work` times
+    positions), about: an edge takes as long as a product with 1,000 parameters."""
+    hidden, inner = config.hidden_size, config.intermediate_size + config.top_k_experts * config.moe_intermediate_size
+    return work * 1000 // (len(config.layers) * hidden * (4 * hidden + 3 * inner))
+
+
 CALLERS_ROWS = 32
 """Rows of a caller in each forward of a processor, where several callers ask for answers of different sizes: a canvas
 of 256 is in every eighth forward then. On a GPU all of them: a forward takes about as long with few rows as with

@@ -7,20 +7,50 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-import torch
+from redraft.model.threads import one_thread_in_a_fork
 
 LAST_FORWARD_SEC = 60.0
 """How long the end of a program waits for another thread's forward."""
+
+
+@dataclass(eq=False)
+class _Lock:
+    """The turn's lock, the process whose threads take it, and whether the program ends."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    process: int = field(default_factory=os.getpid)
+    ends: bool = False
+
+    def take(self, *, wait: bool) -> bool:
+        """Whether it is taken. When the program ends only its main thread has it: Python ends the others where they
+        are, and aborts the process where one is within a forward."""
+        ours = self.lock.acquire(blocking=wait)
+        if ours and self.ends and threading.current_thread() is not threading.main_thread():
+            self.lock.release()
+            threading.Event().wait()
+        return ours
+
+    def end(self) -> None:
+        """At the end of the program: wait for the forward of another thread, behind which there is none."""
+        if self.process == os.getpid() and self.lock.acquire(timeout=LAST_FORWARD_SEC):
+            self.ends = True
+            self.lock.release()
 
 
 class Turn:
     """Who holds it may touch all of a loop but its mail, whose condition is notified at the end of each turn."""
 
     def __init__(self, mail: threading.Condition) -> None:
-        self._lock, self._mail, self._process = threading.Lock(), mail, os.getpid()
+        self._lock, self._mail = _Lock(), mail
         self._holder: int | None = None
-        weakref.finalize(self, _take_for_good, self._lock, self._process)
+        weakref.finalize(self, self._lock.end)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether some thread holds it."""
+        return self._lock.lock.locked()
 
     @property
     def is_mine(self) -> bool:
@@ -30,8 +60,7 @@ class Turn:
     @contextmanager
     def held(self, *, wait: bool = True) -> Iterator[bool]:
         """Hold it; yields whether it could be had, which is only in doubt without `wait`."""
-        ours = self._lock.acquire(blocking=wait)
-        if not ours:
+        if not self._lock.take(wait=wait):
             yield False
             return
         self._holder = threading.get_ident()
@@ -39,25 +68,18 @@ class Turn:
             yield True
         finally:
             self._holder = None
-            self._lock.release()
+            self._lock.lock.release()
             with self._mail:
                 self._mail.notify_all()  # there may be room in the queue
 
     def is_lost(self, *, threaded: bool) -> bool:
         """Whether this process is a fork, made while the loop had a thread of its own (`threaded`), or another thread
-        held the turn or the mail: none of them is here. A fork that has lost nothing goes on with one thread of torch,
-        since an operation would wait for the others."""
-        if self._process == os.getpid():
+        held the turn or the mail: none of them is here. A fork that has lost nothing goes on."""
+        if self._lock.process == os.getpid():
             return False
-        if threaded or self._lock.locked() or not self._mail.acquire(blocking=False):
+        if threaded or self.is_held or not self._mail.acquire(blocking=False):
             return True
         self._mail.release()
-        torch.set_num_threads(1)
-        self._process = os.getpid()
+        one_thread_in_a_fork()
+        self._lock.process = os.getpid()
         return False
-
-
-def _take_for_good(lock: threading.Lock, process: int) -> None:
-    """At the end of the program: Python ends other threads, and aborts the process where one is within a forward."""
-    if os.getpid() == process:
-        lock.acquire(timeout=LAST_FORWARD_SEC)

@@ -20,6 +20,9 @@ READING = Options(causal=True, read_prompt=True, logprobs=1, max_tokens=0, seed=
 EVEN = 0.5
 """The probability of a token, read back, below which something else was likelier there."""
 
+MORE = 16
+"""Tokens that a second answer may have beyond twice those of the first."""
+
 
 @dataclass(frozen=True)
 class Opinion:
@@ -58,18 +61,23 @@ def read_back(engine: Core, request: Request | ResolvedRequest, done: Generation
 
 def second_opinion(engine: Core, request: Request | ResolvedRequest, done: Generation) -> Opinion:
     """The answer to a request, or, where at one of its tokens something else was likelier, the one that the causal mode
-    writes under the same constraint, if that is likelier as a whole.
+    writes under the same constraint, if that is likelier as a whole. It may have twice as many tokens, and a few.
 
-    An answer without a constraint, with a check or with a deadline is only read. Raises as `read_back`.
+    What is not to be the likeliest (drawn, or by a `logit_bias`), has no constraint, a check or a deadline is only
+    read. Raises as `read_back`.
     """
     asked = request if isinstance(request, ResolvedRequest) else engine.resolve(request)
     first = Opinion(done, read_back(engine, asked, done))
     doubted = min(first.log_p, default=0.0) < math.log(EVEN)
-    if not doubted or asked.language is None or asked.needs_repair or asked.deadline_sec is not None:
+    likeliest = not (asked.policy.draw or asked.policy.shaping.bias)
+    if not doubted or not likeliest or asked.language is None or asked.needs_repair or asked.deadline_sec is not None:
         return first
-    likeliest = Options(
-        causal=True, temperature=0.0, max_tokens=asked.max_tokens, min_tokens=asked.min_tokens, seed=asked.seed
-    )
-    again = engine.run(engine.resolve(Request([*asked.prompt], likeliest, constraint=asked.language)))
+    most = min(asked.max_tokens, 2 * len(done.tokens) + MORE)
+    options = Options(causal=True, temperature=0.0, max_tokens=most, min_tokens=asked.min_tokens, seed=asked.seed)
+    handle = engine.submit(Request([*asked.prompt], options, constraint=asked.language))
+    again = handle.result()
     second = Opinion(again, read_back(engine, asked, again), instead_of=done)
-    return second if again.finish == "stop" and sum(second.log_p) > sum(first.log_p) else first
+    if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
+        return first
+    handle.won()
+    return second

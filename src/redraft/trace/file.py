@@ -93,7 +93,8 @@ def read_trace(path: Path) -> Trace:
     found = tuple(recording for recording in recordings.values() if recording.frames)
     if not found:
         raise TraceError(f"{path} holds no step of a canvas; there is nothing to show")
-    return Trace(header, found)
+    others = (one.ended.text for one in recordings.values() if one.taken and not one.frames and one.ended is not None)
+    return Trace(header, found, next(others, None))
 
 
 def _take(recordings: dict[int, Recording], line: Line) -> None:

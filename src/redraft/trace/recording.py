@@ -111,10 +111,12 @@ def first_apart(one: Recording, other: Recording) -> tuple[int, list[int]] | Non
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace that was read. `recordings` are those that took a step, in the order in which they began."""
+    """A trace that was read. `recordings` are those that took a step, in the order in which they began; `instead` is
+    the text that was used if it is of none of them, but was written from left to right."""
 
     header: Header
     recordings: tuple[Recording, ...]
+    instead: str | None = None
 
     @property
     def main(self) -> Recording:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.errors import ConstraintError
 from redraft.model.gpu.automata import Edges, Tiles, cut, lay_out
 from redraft.shapes import Float, Int, Tensor
 
@@ -23,6 +24,8 @@ BARRED = -1e8
 """A token whose log-probability is below this is not the one that is pinned; the coldest logits stay above it."""
 CACHED = 65536
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
+MOST_COUNTED = 2**26
+"""Edges times tokens that an answer has at least: a third of a second, and at most as many bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +167,31 @@ class EdgeLayout:
     automaton: TokenAutomaton
     placed: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
     walks: dict[torch.device, DeviceLayout] = field(default_factory=dict)
+    counted: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def counting(self, least: int, spare: int) -> NDArray[np.bool_]:
+        """[least + 1 or more, states]: in row k the states from which an answer may end after k to k + spare tokens.
+        Kept, until it is asked for with another `spare`, since every canvas of an answer needs it. Raises
+        ConstraintError for too many."""
+        found = self.counted.get(spare)
+        if found is not None and len(found) > least:
+            return found
+        a = self.automaton
+        if least * len(a.src) > MOST_COUNTED:
+            raise ConstraintError(
+                f"the constraint has {len(a.src)} ways between its states, too many to look for answers of at least"
+                f" {least} tokens; narrow it, or ask for fewer"
+            )
+        inner = a.dst != a.end
+        src, dst = a.src[inner], a.dst[inner]
+        rows = np.zeros((least + 1, a.states), dtype=np.bool_)
+        rows[0] = a.to_end <= spare
+        rows[0, a.end] = False
+        for k in range(least):
+            rows[k + 1, src[rows[k, dst]]] = True
+        self.counted.clear()
+        self.counted[spare] = rows
+        return rows
 
     @cached_property
     def edges(self) -> Orders:

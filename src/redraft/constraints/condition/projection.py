@@ -22,7 +22,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from redraft.constraints.compile.automaton import FAR
@@ -76,26 +75,11 @@ class Projection:
         weights = Weights(self.layout, log_p)
         return Projected(self, weights, log_messages(self.layout, weights, self.state, self.gates(len(log_p))))
 
-    @cached_property
-    def lengths(self) -> NDArray[np.bool_]:
-        """[tokens, states]: whether the answer may end after just so many more tokens."""
-        a = self.layout.automaton
-        inner = a.dst != a.end
-        src, dst = a.src[inner], a.dst[inner]
-        found = np.zeros((self.left + 1, a.states), dtype=np.bool_)
-        found[0] = a.accepts
-        found[:, a.end] = False
-        for k in range(self.left):
-            found[k + 1, src[found[k, dst]]] = True
-        return found
-
     def allowed(self, emitted: int) -> Open:
         """States that may be reached after `emitted` tokens of the canvas so that the answer can still be completed."""
         a, left, least = self.layout.automaton, self.left - emitted, self.least - emitted
-        if self.least:
-            found = np.asarray(self.lengths[max(0, least) : max(0, left + 1)].any(0))
-        else:
-            found = np.asarray(a.to_end <= left)
+        counted = least > 0
+        found = np.array(self.layout.counting(self.least, left - least)[least] if counted else a.to_end <= left)
         found[a.end] = least < 0 or self.least == 0
         return found
 
@@ -131,7 +115,7 @@ class Projection:
         log_messages(self.layout, Weights(self.layout, certain), self.state, self.gates(width))
 
     def check(self) -> None:
-        """Raise ConstraintError if no answer of the language has as many tokens as are left."""
+        """Raise ConstraintError if no answer of the language has as many tokens as are left, or it cannot be found."""
         if self.allowed(0)[self.state]:
             return
         fewest = int(self.layout.automaton.to_end[self.state])
