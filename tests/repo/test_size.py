@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 47_880, TESTS: 33_580}
+WHOLE_WALLS = {SOURCE: 48_300, TESTS: 33_950}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_650,
+    "core": 10_810,
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_565,
-    "constraints": 6_550,
+    "constraints": 6_630,
     "tasks": 2_570,
     "tune": 4_330,
     "measure": 2_770,
     "server": 6_270,
-    "operations": 2_120,
-    "trace": 640,
+    "operations": 2_200,
+    "trace": 650,
     "distributed": 640,
-    "cli": 5_020,
+    "cli": 5_080,
 }
 
 
