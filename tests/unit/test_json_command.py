@@ -20,7 +20,7 @@ from redraft.__main__ import main
 from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
 from redraft.engine.request import Generation, Request
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 from redraft.operations import read_back
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import Opinion
@@ -117,6 +117,21 @@ def test_answers_are_read_back_each_behind_its_own_line(
     heard.clear()
     code, out, _ = run(capsys, *words, "--schema", "size S|M", "--steps", "1", "--json", "a text")
     assert (len(heard), '"likely":{"/size":1.0}' in out[0]) == (int(reads), reads)
+
+
+def test_a_reading_that_fails_takes_no_answer_away(
+    capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace on a full disk ended the whole of --many, though the answers were there."""
+
+    def fail(*_: object) -> Opinion:
+        raise RunError("the trace cannot be written on")
+
+    monkeypatch.setattr(read_back, "second_opinion", fail)
+    words = [*PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--read-back"]
+    piped(f"{SENTENCE}\n{SENTENCE}\n".encode())
+    assert run(capsys, *words, "--many") == (0, 2 * ['{"who":"Karomi","qty":417,"item":"melu"}'], "")
+    assert run(capsys, *words, SENTENCE)[:2] == (0, ['{"who":"Karomi","qty":417,"item":"melu"}'])
 
 
 def test_a_trace_has_the_answer_that_was_taken(

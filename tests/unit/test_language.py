@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
+from redraft.engine.scheduler import piece_of
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.operations.engine import Engine
 from redraft.operations.repair import repair
@@ -152,6 +154,25 @@ def test_a_constraint_of_many_ways_has_narrower_canvases(engine: Engine, monkeyp
             assert given.width == width
     monkeypatch.setattr(resolve, "MOST_WORK", 1)
     assert engine.resolve(Request(PROMPT, Options(max_tokens=256), constraint=language)).width == resolve.LEAST_WIDTH
+
+
+def test_what_many_prompts_ask_for_is_laid_out_once_and_before_the_loop_has_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prompt's own was sorted on the server's event loop, a second each, and 80 MB were kept for it."""
+    asked = Request(PROMPT, Options(bad_words=((9,),), max_tokens=64), regex="[a-z]{1,8}(a|b)")
+    first, second = engine.resolve(asked), engine.resolve(asked)
+    assert first.language is not None
+    assert second.language is not None
+    assert first.language.layout is second.language.layout
+    assert first.work == first.language.work > 0
+    monkeypatch.setattr(EdgeLayout, "merged", property(lambda _: pytest.fail("it is laid out again")))
+    handles = [engine.loop.submit(replace(one, width=width)) for one, width in ((first, 9), (second, 0))]
+    canvas, causal = (handle.sequence for handle in handles)
+    assert canvas.extra >= causal.extra
+    assert piece_of(causal).extra == causal.extra
+    for handle in handles:
+        handle.abort()
 
 
 def test_answers_of_at_least_so_many_tokens_are_counted_within_bounds(

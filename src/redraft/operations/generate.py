@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -77,7 +77,10 @@ def extract(
     held = replace(options, **_given({"seed": seed}))
     request = engine.resolve(Request(of_schema(plain, text), held, chat=True, schema=plain))
     done = repair(engine, request)
-    return second_opinion(engine, request, done).done if read_back else done
+    if read_back:
+        with suppress(RedraftError):  # there is an answer all the same
+            done = second_opinion(engine, request, done).done
+    return done
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
-from redraft.errors import RequestError
+from redraft.errors import RedraftError, RequestError
 from redraft.text import Text
 
 READING = Options(causal=True, read_prompt=True, logprobs=1, max_tokens=0, seed=0)
@@ -74,9 +74,12 @@ def second_opinion(engine: Core, request: Request | ResolvedRequest, done: Gener
         return first
     most = min(asked.max_tokens, 2 * len(done.tokens) + MORE)
     options = Options(causal=True, temperature=0.0, max_tokens=most, min_tokens=asked.min_tokens, seed=asked.seed)
-    handle = engine.submit(Request([*asked.prompt], options, constraint=asked.language))
-    again = handle.result()
-    second = Opinion(again, read_back(engine, asked, again), instead_of=done)
+    try:
+        handle = engine.submit(Request([*asked.prompt], options, constraint=asked.language))
+        again = handle.result()
+        second = Opinion(again, read_back(engine, asked, again), instead_of=done)
+    except RedraftError:  # there is a valid answer, whatever became of another one
+        return first
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     handle.won()

@@ -30,8 +30,8 @@ from redraft.errors import ConstraintError
 from redraft.text import Text
 
 Longs = NDArray[np.int64]
-MOST_EDGES = 2_000_000
-"""A step of a wide canvas over more edges than this would take seconds."""
+MOST_EDGES = 500_000
+"""Beside as many a step of the narrowest canvas takes a tenth of a second, and a request 30 MB."""
 MOST_COUNTED = 4_000_000
 """Numbers up to this are distinguished by a table of all of them; beyond, they are sorted."""
 _WIDE = re.compile(b"|".join(
@@ -39,7 +39,7 @@ _WIDE = re.compile(b"|".join(
     for lead, (allowed, more) in zip(LEADS, FOLLOW, strict=True)
 ))  # fmt: skip
 """A character that is not ASCII, in UTF-8."""
-PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 4 * MOST_EDGES
+PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 8_000_000
 """Pairs of states that are composed together, and that all maps of a lift may have: 8 bytes each."""
 
 

@@ -80,10 +80,12 @@ class Guide:
 
     @cached_property
     def begin(self) -> LLMatcher:
-        """A matcher before the first token; copies of it are moved."""
+        """A matcher before the first token; copies of it are moved. To make it may take seconds, in which the prompts
+        of others are read."""
         from llguidance import LLMatcher
 
-        return LLMatcher(self.tokenizer, self.grammar, log_level=0)
+        with GRAMMARS.turn(str(threading.get_ident()), counted=False):
+            return LLMatcher(self.tokenizer, self.grammar, log_level=0)
 
     def at(self, tokens: Sequence[int]) -> LLMatcher | None:
         """The matcher behind some tokens; None if it does not take them."""
