@@ -301,7 +301,7 @@ def test_beside_short_answers_a_callers_long_ones_have_every_fourth_forward() ->
 
 
 def test_what_a_constraint_takes_counts_as_rows() -> None:
-    """A canvas held to a large automaton took seconds of each forward, whoever's it was."""
+    """A canvas held to a large automaton took seconds of every forward, and other callers waited for it."""
     heavy = [Counted(number, 0, width=16, caller="one", extra=1000) for number in range(3)]
     found = turns_of([*heavy, Counted(9, 0, width=16, caller="another")], 40)
     assert all(9 in each for each in found)

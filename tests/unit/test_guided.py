@@ -204,6 +204,13 @@ def test_forbidden_tokens_never_occur() -> None:
         assert not forbidden & {*tokens}
 
 
+def test_the_first_matcher_is_made_before_the_engine_has_it() -> None:
+    """It may take seconds: made in a forward's turn, everybody waited for it."""
+    language = guided({"type": "string", "minLength": 4})
+    for one in (language, language.without(frozenset({3}))):
+        assert "begin" in vars(one.guide)
+
+
 def test_a_guided_language_is_read_from_disk(tmp_path: Path) -> None:
     for _ in range(2):
         found = ready(schema_source({**INTERFACE, "oddity": 1}), VOCABULARY, kept_in=tmp_path, limits=FEW)

@@ -19,6 +19,7 @@ from constraints import RECORD
 from redraft.constraints.checks import Check, command_check
 from redraft.constraints.condition import edge_layout
 from redraft.constraints.condition.edge_layout import EdgeLayout
+from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.constraints.validation import Problem, span_of
@@ -152,6 +153,9 @@ def test_a_constraint_of_many_ways_has_narrower_canvases(engine: Engine, monkeyp
         with refusal if refused else nullcontext():
             given = engine.resolve(Request(PROMPT, Options(canvas=width, max_tokens=256), constraint=language))
             assert given.width == width
+    span = SpanLanguage(language.source, language.layout, language.checked, 8)  # of a canvas of 64 it weighs eight
+    given = engine.resolve(Request(PROMPT, Options(canvas=64, max_tokens=64), constraint=span))
+    assert (given.width, given.work) == (64, 8 * language.work)
     monkeypatch.setattr(resolve, "MOST_WORK", 1)
     assert engine.resolve(Request(PROMPT, Options(max_tokens=256), constraint=language)).width == resolve.LEAST_WIDTH
 
@@ -165,7 +169,7 @@ def test_what_many_prompts_ask_for_is_laid_out_once_and_before_the_loop_has_it(
     assert first.language is not None
     assert second.language is not None
     assert first.language.layout is second.language.layout
-    assert first.work == first.language.work > 0
+    assert first.work == first.language.work * first.width > 0
     monkeypatch.setattr(EdgeLayout, "merged", property(lambda _: pytest.fail("it is laid out again")))
     handles = [engine.loop.submit(replace(one, width=width)) for one, width in ((first, 9), (second, 0))]
     canvas, causal = (handle.sequence for handle in handles)

@@ -233,7 +233,8 @@ class GuidedLanguage(Language):
 
     def without(self, tokens: frozenset[int]) -> GuidedLanguage:
         """The same without answers that hold some tokens."""
-        return dataclasses.replace(self, guide=dataclasses.replace(self.guide, forbidden=tokens)) if tokens else self
+        less = dataclasses.replace(self.guide, forbidden=tokens) if tokens else None
+        return self if less is None else dataclasses.replace(self, guide=less.begun())
 
 
 def ready(
@@ -320,7 +321,7 @@ def _language(source: Source, vocabulary: Vocabulary, entry: Entry) -> Language:
     if entry.automaton is None:
         ends, tail = tuple(sorted(vocabulary.ends)), tuple(sorted(vocabulary.tail))
         guide = Guide(vocabulary.llguidance, entry.grammar, vocabulary.pieces, ends, tail)
-        return GuidedLanguage(source, NoLayout(), True, guide, ignored=entry.ignored)
+        return GuidedLanguage(source, NoLayout(), True, guide.begun(), ignored=entry.ignored)
     return Language(source, EdgeLayout(entry.automaton), entry.checked, ignored=entry.ignored)
 
 

@@ -76,7 +76,8 @@ class ResolvedRequest:
     `width` is the canvas's in tokens, 0 for a causal answer; if `fitted`, a later canvas is no wider than what is left
     needs. `vocab` is the vocabulary's size, `eos` the end tokens. With a `pace`, `policy` is the one to begin with.
     The loop reads no `check`: it is for `redraft.operations.repair`.
-    `images` stand in the prompt, each in place of its placeholders. `work` is the language's (`Language.work`).
+    `images` stand in the prompt, each in place of its placeholders. `work` is what a step
+    of the language costs the host, in edges.
     """
 
     prompt: tuple[int, ...]

@@ -102,15 +102,20 @@ def canvas_width(options: Options, config: CheckpointConfig) -> int:
 def _affordable(width: int, options: Options, language: Language) -> int:
     """A width of canvas at which a step of the language takes the host no more than MOST_WORK. What is given is not
     made narrower: up to four times as much work is done for it."""
-    widest = max(LEAST_WIDTH, MOST_WORK // max(1, language.work))
-    if width <= widest or (options.canvas is None and options.seed_canvas is None):
-        return min(width, widest)
-    if width > 4 * widest:
+    positions, widest = _conditioned(width, language), max(LEAST_WIDTH, MOST_WORK // max(1, language.work))
+    if positions > widest and options.canvas is None and options.seed_canvas is None:
+        return widest
+    if positions > 4 * widest:
         raise ConstraintError(
             f"the constraint has {language.automaton.states} states with {language.edges} ways between"
             f" them, too many for a canvas of {width} tokens; narrow it, or let the canvas have at most {4 * widest}"
         )
     return width
+
+
+def _conditioned(width: int, language: Language) -> int:
+    """Positions of a canvas that the language is weighed at; without a canvas, one."""
+    return min(width, language.width) if isinstance(language, SpanLanguage) else max(1, width)
 
 
 def _held_to(language: Language, request: ResolvedRequest, options: Options) -> ResolvedRequest:
@@ -126,7 +131,7 @@ def _held_to(language: Language, request: ResolvedRequest, options: Options) -> 
     start = language.start(request.max_tokens, request.min_tokens)
     if request.seed_canvas is not None and request.seed_canvas.pins:
         start.check_pins(request.width, request.seed_canvas.pins)
-    return replace(request, language=language, work=language.work)
+    return replace(request, language=language, work=language.work * _conditioned(request.width, language))
 
 
 def _typed(options: Options) -> Options:

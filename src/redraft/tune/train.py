@@ -65,17 +65,17 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     try:
         with world_of(recipe) as world, alone(out, out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
-    except Exception as error:
+    except Exception as error:  # whatever it was: a run that took no step leaves no folder; all but two kinds go on up
         another = isinstance(error, RequestError)  # program has just made the same folder
         if new and not another and not ((out / LOG).exists() and (out / LOG).stat().st_size):
             _take_back(out, new)  # no step began
-        if (told := _told(error, out)) is None:
+        if (remedy := _remedy(error, out)) is None:
             raise
-        raise RunError(told) from None
+        raise RunError(remedy) from None
     return out
 
 
-def _told(error: Exception, out: Path) -> str | None:
+def _remedy(error: Exception, out: Path) -> str | None:
     """What to do about a disk that refuses or memory that ran out; None for any other error."""
     if isinstance(error, OSError):
         return f"{out} could not be written to: {error.strerror or error}; free space or choose another"

@@ -80,12 +80,17 @@ class Guide:
 
     @cached_property
     def begin(self) -> LLMatcher:
-        """A matcher before the first token; copies of it are moved. To make it may take seconds, in which the prompts
-        of others are read."""
+        """A matcher before the first token; copies of it are moved."""
         from llguidance import LLMatcher
 
+        return LLMatcher(self.tokenizer, self.grammar, log_level=0)
+
+    def begun(self) -> Guide:
+        """This, its first matcher made by turns of the callers: it may take seconds, in which others' prompts are
+        read. The engine's loop, for which all wait, finds it there."""
         with GRAMMARS.turn(str(threading.get_ident()), counted=False):
-            return LLMatcher(self.tokenizer, self.grammar, log_level=0)
+            _ = self.begin
+        return self
 
     def at(self, tokens: Sequence[int]) -> LLMatcher | None:
         """The matcher behind some tokens; None if it does not take them."""
