@@ -206,7 +206,7 @@ def test_forbidden_tokens_never_occur() -> None:
 
 def test_the_first_matcher_is_made_before_the_engine_has_it() -> None:
     """It may take seconds: made in a forward's turn, everybody waited for it."""
-    language = guided({"type": "string", "minLength": 4})
+    language = guided(INTERFACE)
     for one in (language, language.without(frozenset({3}))):
         assert "begin" in vars(one.guide)
 
