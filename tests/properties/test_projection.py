@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from redraft.constraints.compile.automaton import NOWHERE, Dfa
 from redraft.constraints.compile.lift import build_trie, lift
 from redraft.constraints.condition.edge_layout import NONE, EdgeLayout
-from redraft.constraints.condition.forward_backward import best_paths
-from redraft.constraints.condition.projection import Projection
+from redraft.constraints.condition.forward_backward import best_paths, log_messages
+from redraft.constraints.condition.projection import Projected, Projection
 from redraft.errors import ConstraintError
 
 pytestmark = pytest.mark.typed
@@ -282,7 +282,11 @@ def test_the_quick_messages_are_the_careful_ones(
     assert fast.log_total == pytest.approx(slow.log_total, abs=1e-8)
     torch.testing.assert_close(fast.shifted().exp(), slow.shifted().exp(), atol=1e-9, rtol=1e-6)
     assert fast.log_mass(fast.draft.tolist()) == pytest.approx(slow.log_mass(fast.draft.tolist()), abs=1e-9)
-    every = best_paths(project.layout, slow.weights, project.state, project.gates(width), stride=width + 1)
+    gates, layout = project.gates(width), project.layout
+    careful = Projected(project, fast.weights, log_messages(layout, fast.weights, project.state, gates, layout.merged))
+    assert careful.log_total == pytest.approx(slow.log_total, abs=1e-8)
+    torch.testing.assert_close(careful.shifted().exp(), slow.shifted().exp(), atol=1e-9, rtol=1e-6)
+    every = best_paths(project.layout, slow.weights, project.state, gates, stride=width + 1)
     final = np.where(project.allowed(width), every[-1], NONE).max()
     assert sum(float(log_p[i, token]) for i, token in enumerate(fast.draft.tolist())) == pytest.approx(final, abs=1e-8)
     drawn = fast.draw(uniform(width, seed)).tolist()

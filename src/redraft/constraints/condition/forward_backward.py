@@ -7,7 +7,7 @@
 merged edges and with the weights themselves, scaled at every position, which spares an exponential per edge, and it
 does not look behind the position by which all but e^-NEGLIGIBLE of the language has ended: what a canvas holds behind
 its answer costs nothing. Weights too small for a float64 are lost to it. How large they could have been is known from
-the scales; if they could have mattered, it returns None, and the logarithms are summed.
+the scales; if they could have mattered, it returns None, and the logarithms are summed, of merged edges too.
 """
 
 from __future__ import annotations
@@ -155,29 +155,40 @@ def _ways(layout: EdgeLayout, alpha: Reals, beta: Reals) -> Reals:
     return found
 
 
-def log_messages(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> Messages:
-    """The messages, in logarithms and over the whole canvas. Raises ConstraintError if nothing is left,
-    RunError for NaN."""
-    width, states = len(weights), layout.automaton.states
+def log_messages(
+    layout: EdgeLayout, weights: Weights, start: int, gates: Gates, merged: Merged | None = None
+) -> Messages:
+    """The messages, in logarithms and over the whole canvas; of `merged` edges, if they are given. Raises
+    ConstraintError if nothing is left, RunError for NaN."""
+    width, states, edges = len(weights), layout.automaton.states, merged or layout.edges
     weights.upto(width)
+    mass = weights.mass if merged is None else _kinds_mass(merged, weights.mass)
     alpha, beta = np.full((2, width + 1, states), NONE)
     alpha[0, start], beta[width] = 0.0, np.where(gates.end, 0.0, NONE)
-    into, out = layout.edges.by_target, layout.edges.by_source
+    into, out = edges.by_target, edges.by_source
     for i in range(width):
-        alpha[i + 1, into.sums] = _log_sums(alpha[i][into.src] + weights.mass[i, into.cls], into.starts)
+        alpha[i + 1, into.sums] = _log_sums(alpha[i][into.src] + mass[i, into.cls], into.starts)
         gates.shut(alpha[i + 1], i + 1, NONE)
     for i in range(width - 1, -1, -1):
-        beta[i, out.sums] = _log_sums(beta[i + 1][out.dst] + weights.mass[i, out.cls], out.starts)
+        beta[i, out.sums] = _log_sums(beta[i + 1][out.dst] + mass[i, out.cls], out.starts)
         gates.shut(beta[i], i, NONE)
     log_total = float(_log_sums(alpha[-1] + beta[-1], np.zeros(1, np.int64))[0])
     refuse_nan([log_total])
     if log_total < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
-    edges, bias = layout.edges.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
+    through, bias = edges.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
     for i in range(width):
-        summed = _log_sums(alpha[i][edges.src] + beta[i + 1][edges.dst], edges.starts) - log_total
-        bias[i, edges.sums] = np.maximum(summed, BIAS_OF_NONE)
+        summed, classes = _log_sums(alpha[i][through.src] + beta[i + 1][through.dst], through.starts), through.sums
+        if merged is not None:
+            of = merged.kinds_of
+            summed, classes = _log_sums(summed[of.src], of.starts), of.sums
+        bias[i, classes] = np.maximum(summed - log_total, BIAS_OF_NONE)
     return Messages(width, beta, bias, log_total)
+
+
+def _kinds_mass(merged: Merged, mass: Reals) -> Reals:
+    """Summed log-probability of each kind at each position, from that of each class."""
+    return np.stack([_log_sums(row[merged.members], merged.firsts) for row in mass])
 
 
 def best_paths(layout: EdgeLayout, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:

@@ -68,7 +68,9 @@ class Projection:
                 self, weights, *device_messages(self.kernels, weights, self.state, gates), self.kernels.shift
             )
         messages = scaled_messages(self.layout, weights, self.state, gates)
-        return Projected(self, weights, messages or log_messages(self.layout, weights, self.state, gates))
+        if messages is None:
+            messages = log_messages(self.layout, weights, self.state, gates, self.layout.merged)
+        return Projected(self, weights, messages)
 
     def log_messages(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """The plain twin of a call."""
@@ -112,7 +114,7 @@ class Projection:
         for position, token in pins:
             certain[position] = NONE
             certain[position, token] = 0.0
-        log_messages(self.layout, Weights(self.layout, certain), self.state, self.gates(width))
+        log_messages(self.layout, Weights(self.layout, certain), self.state, self.gates(width), self.layout.merged)
 
     def check(self) -> None:
         """Raise ConstraintError if no answer of the language has as many tokens as are left, or it cannot be found."""
