@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import redraft.forks  # noqa: F401  what it registers is all there is to it
 from redraft.errors import (
     BusyError,
     CallerError,

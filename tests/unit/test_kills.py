@@ -213,9 +213,17 @@ def work():
 """
 
 
-def test_a_fork_of_several_threads_of_torch_answers_on_one() -> None:
+@pytest.mark.parametrize("asked", ["answer()", "sorted(engine.decide('go on', ['a', 'b']).shares)"])
+def test_a_fork_of_several_threads_of_torch_answers_on_one(asked: str) -> None:
     """torch's other threads are the parent's alone: an operation that was shared among them waited for ever."""
-    ran = python(SOLVE + "wanted = answer()\nif not os.fork(): os._exit(answer() != wanted)\nprint(os.wait()[1])")
+    ran = python(SOLVE + f"wanted = {asked}\nif not os.fork(): os._exit({asked} != wanted)\nprint(os.wait()[1])")
+    assert (ran.returncode, ran.stdout) == (0, "0\n")
+
+
+def test_a_fork_loads_a_model_where_its_parent_has_used_torch_for_something_else() -> None:
+    work = "import os, torch, redraft; torch.set_num_threads(2); a = torch.randn(1500, 1500); (a @ a).sum()\n"
+    asked = "redraft.load('nano-sudoku').generate('go on', max_tokens=8, seed=3).seed != 3"
+    ran = python(f"{work}if not os.fork(): os._exit({asked})\nprint(os.wait()[1])")
     assert (ran.returncode, ran.stdout) == (0, "0\n")
 
 
@@ -254,6 +262,29 @@ def test_what_runs_at_the_end_of_a_program_may_ask_the_engine() -> None:
     script = "threading.Thread(target=work, daemon=True).start(); time.sleep(0.5)"
     ran = python("import atexit\natexit.register(lambda: print(len(answer()) > -1))\n" + SOLVE + script)
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "asyncio.run(all_of(engine.stream('go on')))",
+        "engine.loop.start()",
+        "thread = threading.Thread(target=answer); thread.start(); thread.join()",
+    ],
+)
+def test_at_the_end_of_a_program_other_threads_get_an_error(asked: str) -> None:
+    """The main thread waited for them, and they for the end of the program."""
+    before = f"""
+import asyncio, atexit
+async def all_of(deltas): return [delta async for delta in deltas]
+def report():
+    redraft.engine.turn.LAST_WAIT_SEC = 0.2
+    {asked}
+atexit.register(report)
+"""
+    ran = python(before + SOLVE + "answer()")
+    assert ran.returncode == 0
+    assert "RunError: the program ends, and " in ran.stderr
 
 
 def test_a_program_may_end_while_its_engine_answers() -> None:

@@ -176,8 +176,11 @@ class Loop:
             self.tick()
 
     def start(self) -> None:
-        """Turn the loop on a thread of its own, which sleeps while there is nothing to do."""
+        """Turn the loop on a thread of its own, which sleeps while there is nothing to do. Raises RunError in a fork of
+        a process that has such a thread, and when the program ends."""
         self._refuse_fork()
+        if self._turn.ends:
+            raise RunError("the program ends, and its loop cannot be started any more; ask from its main thread")
         with self._mail:
             if self._thread is None or self._thread.stopping:
                 self._thread = _Thread(self._keep_turning)

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from redraft.model.threads import one_thread_in_a_fork
+from redraft.errors import RunError
 
 LAST_FORWARD_SEC = 60.0
 """How long the end of a program waits for another thread's forward."""
+LAST_WAIT_SEC = 10.0
+"""How long another thread waits for the end of a program before it has an error: by then most have ended with it."""
 
 
 @dataclass(eq=False)
@@ -25,11 +27,12 @@ class _Lock:
 
     def take(self, *, wait: bool) -> bool:
         """Whether it is taken. When the program ends only its main thread has it: Python ends the others where they
-        are, and aborts the process where one is within a forward."""
+        are, and aborts the process where one is within a forward. Raises RunError for one that does not end."""
         ours = self.lock.acquire(blocking=wait)
         if ours and self.ends and threading.current_thread() is not threading.main_thread():
             self.lock.release()
-            threading.Event().wait()
+            threading.Event().wait(LAST_WAIT_SEC)
+            raise RunError("the program ends, and only its main thread has answers; ask from there, or earlier")
         return ours
 
     def end(self) -> None:
@@ -51,6 +54,11 @@ class Turn:
     def is_held(self) -> bool:
         """Whether some thread holds it."""
         return self._lock.lock.locked()
+
+    @property
+    def ends(self) -> bool:
+        """Whether the program ends, and only its main thread may hold it."""
+        return self._lock.ends and self._lock.process == os.getpid()
 
     @property
     def is_mine(self) -> bool:
@@ -80,6 +88,5 @@ class Turn:
         if threaded or self.is_held or not self._mail.acquire(blocking=False):
             return True
         self._mail.release()
-        one_thread_in_a_fork()
         self._lock.process = os.getpid()
         return False

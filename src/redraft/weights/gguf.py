@@ -185,7 +185,7 @@ def _read(path: Path) -> list[_Entry]:
     except (ValueError, OSError, OverflowError) as error:
         raise WeightsError(f"{path} is damaged or not a GGUF file ({error}); fetch it again") from None
     if found != ARCHITECTURE:
-        raise WeightsError(f"{path} holds a model of architecture {found!r}; supported: {ARCHITECTURE!r}")
+        raise WeightsError(f"{path} holds a model of architecture {found!r:.100}; supported: {ARCHITECTURE!r}")
     return entries
 
 

@@ -25,7 +25,6 @@ from redraft.model.linear import TILED_OUTER, PackedMatrix, can_tile, tile
 from redraft.model.moe import PackedExperts
 from redraft.model.packed import Packed
 from redraft.model.rows import IMAGE_ATTENTION
-from redraft.model.threads import one_thread_in_a_fork
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
@@ -72,7 +71,6 @@ def load_model(
     surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory,
     RequestError for an `image_attention` that does not exist.
     """
-    one_thread_in_a_fork()
     config = read_config(folder)
     source = open_source(folder)
     wanted = slots(config.model)
