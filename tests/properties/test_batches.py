@@ -308,6 +308,8 @@ def test_what_a_constraint_takes_counts_as_rows() -> None:
     assert 2 <= sum(len(each) > 1 for each in found) <= 4
     assert max(map(len, found)) == 2
     assert [len(each) for each in turns_of(heavy, 3)] == [1] * 3, "who comes meanwhile waits for one of them"
+    heavy = [Counted(number, 0, width=16, caller=number, extra=400) for number in range(3)]
+    assert max(map(len, turns_of(heavy, 9))) == 1, "of each caller one was in the same forward"
 
 
 def test_callers_who_ask_for_the_same_are_in_one_forward() -> None:

@@ -145,7 +145,7 @@ def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
         if chosen and (piece.rows > left or piece.extra > extra):
             continue
         chosen.append(piece)
-        left, extra = left - piece.rows, extra - piece.extra
+        left, extra = left - piece.rows, max(0, extra - piece.extra)
     return tuple(chosen)
 
 
@@ -153,7 +153,8 @@ class Shares:
     """Rows by turns among callers. In a forward each takes rows until it has its share, and what the last piece takes
     beyond it is a debt that the next forwards pay off: deficit round robin (Shreedhar and Varghese, 1995) with debts in
     place of savings. A share is `least` rows, or as many as the least that some caller's first piece has: callers who
-    ask for the same stay together. What a constraint takes on the host counts as rows."""
+    ask for the same stay together. What a constraint takes on the host counts as rows, and those of a forward together
+    take no longer than its rows may."""
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -170,14 +171,14 @@ class Shares:
         debts = {caller: self._debts.get(caller, 0) - share for caller in lines}
         waited = max(0, min(debts.values()))  # where all are in debt, time passes until one is not
         chosen: list[Piece[S]] = []
-        left = max_rows
+        left = extra = max_rows
         for caller in sorted(lines, key=lambda caller: (debts[caller], lines[caller][0].cost)):
             debts[caller] -= waited
             taken = 0
             for piece in lines[caller] if debts[caller] <= 0 else ():
-                if taken < share and (piece.rows <= left or not chosen):
+                if taken < share and ((piece.rows <= left and piece.extra <= extra) or not chosen):
                     chosen.append(piece)
-                    taken, left = taken + piece.cost, left - piece.rows
+                    taken, left, extra = taken + piece.cost, left - piece.rows, max(0, extra - piece.extra)
             if taken:  # who gets nothing goes first the next time; who needs little saves up one share
                 debts[caller] = max(debts[caller] + taken, -share)
         self._debts = debts

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from redraft.constraints.compile.automaton import FAR
 from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.errors import ConstraintError
 from redraft.model.gpu.automata import Edges, Tiles, cut, lay_out
@@ -24,8 +25,8 @@ BARRED = -1e8
 """A token whose log-probability is below this is not the one that is pinned; the coldest logits stay above it."""
 CACHED = 65536
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
-MOST_COUNTED = 2**26
-"""Edges times tokens that an answer has at least: a third of a second, and at most as many bytes."""
+MOST_COUNTED, MOST_FEWEST = 2**26, 2**22
+"""Edges, and states, times tokens that an answer has at least: a third of a second, and 16 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,31 +168,30 @@ class EdgeLayout:
     automaton: TokenAutomaton
     placed: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
     walks: dict[torch.device, DeviceLayout] = field(default_factory=dict)
-    counted: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    counted: list[NDArray[np.int32]] = field(default_factory=list)
 
-    def counting(self, least: int, spare: int) -> NDArray[np.bool_]:
-        """[least + 1 or more, states]: in row k the states from which an answer may end after k to k + spare tokens.
-        Kept, until it is asked for with another `spare`, since every canvas of an answer needs it. Raises
-        ConstraintError for too many."""
-        found = self.counted.get(spare)
-        if found is not None and len(found) > least:
-            return found
-        a = self.automaton
-        if least * len(a.src) > MOST_COUNTED:
+    def fewest(self, least: int) -> NDArray[np.int32]:
+        """[states]: tokens of the shortest answer from there that has at least so many, FAR if there is none.
+
+        Kept with those of all smaller numbers, since every canvas of an answer needs them. Raises ConstraintError for
+        too many.
+        """
+        if len(self.counted) > least:
+            return self.counted[least]
+        a, edges = self.automaton, self.merged.by_source
+        if least * len(edges.src) > MOST_COUNTED or least * a.states > MOST_FEWEST:
             raise ConstraintError(
-                f"the constraint has {len(a.src)} ways between its states, too many to look for answers of at least"
-                f" {least} tokens; narrow it, or ask for fewer"
+                f"the constraint has {a.states} states with {len(edges.src)} ways between them, too many to look for"
+                f" answers of at least {least} tokens; narrow it, or ask for fewer"
             )
-        inner = a.dst != a.end
-        src, dst = a.src[inner], a.dst[inner]
-        rows = np.zeros((least + 1, a.states), dtype=np.bool_)
-        rows[0] = a.to_end <= spare
-        rows[0, a.end] = False
-        for k in range(least):
-            rows[k + 1, src[rows[k, dst]]] = True
-        self.counted.clear()
-        self.counted[spare] = rows
-        return rows
+        rows = [*self.counted] or [a.to_end.astype(np.int32)]
+        rows[0][a.end] = FAR  # no token of an answer leads into the end
+        while len(rows) <= least:
+            rows.append(np.full(a.states, FAR, np.int32))
+            rows[-1][edges.sums] = np.minimum(np.minimum.reduceat(rows[-2][edges.dst], edges.starts) + 1, FAR)
+            rows[-1][a.end] = FAR
+        self.counted[:] = rows
+        return rows[least]
 
     @cached_property
     def edges(self) -> Orders:

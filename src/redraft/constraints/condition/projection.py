@@ -80,8 +80,7 @@ class Projection:
     def allowed(self, emitted: int) -> Open:
         """States that may be reached after `emitted` tokens of the canvas so that the answer can still be completed."""
         a, left, least = self.layout.automaton, self.left - emitted, self.least - emitted
-        counted = least > 0
-        found = np.array(self.layout.counting(self.least, left - least)[least] if counted else a.to_end <= left)
+        found = (self.layout.fewest(least) if least > 0 else a.to_end) <= left
         found[a.end] = least < 0 or self.least == 0
         return found
 
@@ -109,12 +108,18 @@ class Projection:
 
     def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
         """Raise ConstraintError if no answer has these (position, token) in a first canvas of that width."""
-        class_of = self.layout.automaton.class_of
-        certain = torch.zeros(width, len(class_of))
-        for position, token in pins:
-            certain[position] = NONE
-            certain[position, token] = 0.0
-        log_messages(self.layout, Weights(self.layout, certain), self.state, self.gates(width), self.layout.merged)
+        a, ways, gates, held = self.layout.automaton, self.layout.merged, self.gates(width), dict(pins)
+        found = np.arange(a.states) == self.state
+        for i in range(width):
+            src, dst = ways.src, ways.dst
+            if i in held:
+                among = a.cls == a.class_of[held[i]]
+                src, dst = a.src[among], a.dst[among]
+            ahead = np.zeros_like(found)
+            ahead[dst[found[src]]] = True
+            found = ahead if gates.inside is None else ahead & gates.inside(i + 1)
+        if not (found & gates.end).any():
+            raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
 
     def check(self) -> None:
         """Raise ConstraintError if no answer of the language has as many tokens as are left, or it cannot be found."""
