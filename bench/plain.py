@@ -7,8 +7,9 @@ Groups: the tasks of ordinary sentences (values held out, phrasings seen in trai
 apart and never trained on), `strangers` (fifty sentences as a stranger types them), `elsewhere` (texts that say nothing
 of what is asked: null is right, and another value should be called a guess), `copies` (random strings and other
 alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them,
-and fillings to their template, as `redraft fill` does; and both are read back, as these commands do for nano: where
-something else was likelier at a token, the likelier of the canvas's answer and of one from left to right is taken.
+and fillings to their template, as `redraft fill` does. As these commands do for nano, strings are copied word for word
+out of the text, and answers are read back: where something else was likelier at a token, the likelier of the canvas's
+answer and of one from left to right is taken.
 """
 
 from __future__ import annotations
@@ -180,6 +181,11 @@ def template_of(prompt: str) -> str:
     return head[1:].partition("\nfrom:\n")[0] if head[0] == "\n" else head[1:].partition("\n")[0]
 
 
+def text_of(prompt: str, template: str = "") -> str:
+    """The text that values are copied from: behind the first line, or behind a template of several."""
+    return prompt.partition("\nfrom:\n" if "\n" in template else "\n")[2]
+
+
 def _kind(kind: str) -> dict[str, Any]:
     if "|" in kind:
         return {"enum": [*kind.split("|"), None]}
@@ -187,7 +193,8 @@ def _kind(kind: str) -> dict[str, Any]:
         return {"type": ["array", "null"], "items": {"type": "string"}}
     if kind in ("integer", "number", "boolean"):
         return {"type": [kind, "null"]}
-    return {"type": ["string", "null"]}
+    looks = {"date": {"format": "date"}, "time": {"pattern": prompts.CLOCK}}
+    return {"type": ["string", "null"]} | looks.get(kind, {})
 
 
 def answer(engine: Engine, group: str, example: Example, arguments: argparse.Namespace, seed: int) -> Answered:
@@ -200,13 +207,13 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
         options = Options(causal=True, max_tokens=most, seed=seed, temperature=0.0)
     record = group in RECORDS or group in (*WRITTEN, "copies")
     held = record and not arguments.free and not arguments.causal
-    source = schema_source(schema_of(example.prompt)) if held else None
+    began = time.monotonic()
+    source = schema_source(schema_of(example.prompt), verbatim=text_of(example.prompt)) if held else None
     if group == "fill" and not arguments.free and not arguments.causal:
         template = template_of(example.prompt)
         untyped = dict.fromkeys(re.findall(r"\{\{(\w+)\}\}", template), "string")
-        source = read_template(template, untyped).source()
+        source = read_template(template, untyped, text_of(example.prompt, template)).source()
     language = None if source is None else engine.language(source)
-    began = time.monotonic()
     request = engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language))
     canvas = done = engine.run(request)
     opinion = None if source is None else second_opinion(engine, request, done)

@@ -18,6 +18,8 @@ from typing import Any
 REPAIR = "Repair the JSON:"
 BEGINNINGS = ("Extract as JSON", "Edit:", REPAIR, "Fill in")
 """How these prompts begin."""
+CLOCK = "^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
+"""A time of day as people write it: the format "time" of JSON Schema has seconds and a zone, which few texts say."""
 _FORMATS = {"date": "date", "time": "time", "date-time": "date and time"}
 _MOST_CHOICES = 8
 
@@ -90,7 +92,7 @@ def _kind(schema: object) -> str:
     kinds = schema.get("type", "string")
     kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else str(kinds)
     if kind == "string":
-        return _FORMATS.get(str(schema.get("format")), "string")
+        return "time" if schema.get("pattern") == CLOCK else _FORMATS.get(str(schema.get("format")), "string")
     if kind in ("array", "object"):
         inner = fields_of(schema)
         name = "list" if kind == "array" else kind

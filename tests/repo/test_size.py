@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_300, TESTS: 33_950}
+WHOLE_WALLS = {SOURCE: 48_520, TESTS: 34_200}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,15 +18,15 @@ PART_WALLS = {
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_565,
-    "constraints": 6_640,
+    "constraints": 6_760,
     "tasks": 2_570,
     "tune": 4_330,
     "measure": 2_770,
-    "server": 6_270,
-    "operations": 2_200,
+    "server": 6_300,
+    "operations": 2_210,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_080,
+    "cli": 5_130,
 }
 
 

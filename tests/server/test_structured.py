@@ -20,11 +20,15 @@ from pydantic import BaseModel, EmailStr, Field
 from tests.helpers import SCHEMA
 from tests.server.conftest import RECORD, USER, Process
 
+from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import unfenced
+from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
+from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import prepare
+from redraft.server.openai.constraint import Constraint, copied
 from redraft.server.openai.fields import Chat
 
 ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
@@ -71,6 +75,35 @@ def test_a_text_is_asked_for_its_fields_where_that_is_served(nano: Engine) -> No
         body = Chat.model_validate({"messages": [{"role": "user", "content": content}]} | more)
         (request,) = prepare(service, body).requests
         assert tuple(request.shown_prompt) == nano.chat_prompt([{"role": "user", "content": shown}]).tokens
+
+
+def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
+    """As `redraft json` does for nano: out of the one turn whose fields are asked for, unless that is too long."""
+    text, long = "Send 3 apples to Maria.", " ".join(f"a{i}" for i in range(9000))
+    form = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
+    service = Service(Settings(ask_fields=True))
+    service.ready(nano)
+
+    def source_of(content: str, *before: str, **canvas: object) -> str:
+        said = [{"role": "user", "content": one} for one in (*before, content)]
+        body = Chat.model_validate({"messages": said, "canvas": canvas, "max_tokens": 64, **form})
+        (request,) = prepare(service, body).requests
+        assert request.language is not None
+        return request.language.source.verbatim
+
+    assert source_of(text) == source_of(text, "hello", verbatim=True) == text
+    assert source_of(text, verbatim=False) == source_of(text, "hello") == source_of(text, width=64) == ""
+    assert source_of(text, width=64, verbatim=True) == text
+    constraint = Constraint(schema_source("a, b, c, d"), "json_schema")
+    found = copied(constraint, long, wanted=False)
+    assert found is not None
+    assert found.language(nano).source.verbatim == ""
+    found = copied(constraint, long, wanted=True)
+    assert found is not None
+    with pytest.raises(ConstraintError, match="or do without verbatim"):
+        found.language(nano)
+    with pytest.raises(ApiError, match=r"canvas\.verbatim copies what fields say; send canvas\.ask_fields"):
+        source_of(text, ask_fields=False, verbatim=True)
 
 
 def test_json_object_is_one(client: OpenAI) -> None:

@@ -265,8 +265,26 @@ def read_back_flag(parser: argparse.ArgumentParser) -> None:
 
 def reads_back(arguments: argparse.Namespace) -> bool:
     """Whether it is: nano was taught to write from left to right, too, and copies better so."""
-    own = arguments.model == "nano" and not getattr(arguments, "adapter", None)
-    return own if arguments.read_back is None else bool(arguments.read_back)
+    return _of_nano(arguments) if arguments.read_back is None else bool(arguments.read_back)
+
+
+def _of_nano(arguments: argparse.Namespace) -> bool:
+    return arguments.model == "nano" and not getattr(arguments, "adapter", None)
+
+
+def verbatim_flag(parser: argparse.ArgumentParser) -> None:
+    """Whether strings are parts of the text."""
+    parser.add_argument(
+        "--verbatim",
+        action=argparse.BooleanOptionalAction,
+        help="copy strings out of the text, word for word: what has no choices, pattern or format of its own is a part"
+        " of it (default: for nano alone, where the text is not too long for that)",
+    )
+
+
+def is_verbatim(arguments: argparse.Namespace) -> bool:
+    """Whether they are: nano was taught to copy, and settles in half as many steps so."""
+    return _of_nano(arguments) if arguments.verbatim is None else bool(arguments.verbatim)
 
 
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from redraft.cli.common import (
     Commands,
     command,
+    is_verbatim,
     load_engine,
     print_json,
     read_back_flag,
     read_prompt,
     reads_back,
     say_bounds,
+    verbatim_flag,
 )
 from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -43,6 +46,7 @@ def add(commands: Commands) -> None:
     )
     check_flag(parser)
     read_back_flag(parser)
+    verbatim_flag(parser)
     trace_flag(parser)
     sampling_flags(parser, own={"max_tokens": "most tokens of the filled text"})
     model_flags(parser)
@@ -50,6 +54,8 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, fill, print."""
+    from redraft.constraints.compile.limits import OutOfReachError
+
     template = read_prompt(arguments.template, arguments.file, "template")
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
@@ -57,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     say_bounds(arguments, "Fill in" if arguments.text is not None else arguments.prompt if arguments.chat else None)
     engine = load_engine(arguments)
     with traced(engine, arguments, "fill") as engine:
-        done = engine.fill(
+        fill = partial(
+            engine.fill,
             template,
             kinds,
             source=arguments.text,
@@ -67,6 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
             read_back=reads_back(arguments),
             options=options_of(arguments),
         )
+        try:
+            done = fill(verbatim=is_verbatim(arguments))
+        except OutOfReachError:  # the text is too long to copy from
+            if arguments.verbatim or not is_verbatim(arguments):
+                raise
+            done = fill()
     if arguments.json:
         seed, steps = done.done.seed, list(done.done.steps)
         print_json({"text": done.text, "values": done.values, "seed": seed, "steps": steps})

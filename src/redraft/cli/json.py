@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import (
@@ -17,6 +18,7 @@ from redraft.cli.common import (
     decoded,
     escaped,
     image_flag,
+    is_verbatim,
     load_engine,
     numbered_lines,
     read_back_flag,
@@ -25,6 +27,7 @@ from redraft.cli.common import (
     say_bounds,
     say_guesses,
     tame,
+    verbatim_flag,
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -33,6 +36,7 @@ from redraft.errors import RedraftError, RequestError
 from redraft.prompts import fields_of, of_schema
 
 if TYPE_CHECKING:
+    from redraft.constraints.language import Language
     from redraft.engine.request import Generation, Request
     from redraft.operations.engine import Engine
 
@@ -70,6 +74,7 @@ def add(commands: Commands) -> None:
     image_flag(parser, "; the text may then be left out")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
     read_back_flag(parser)
+    verbatim_flag(parser)
     watch_flag(parser)
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
@@ -115,18 +120,30 @@ Asker = Callable[[str, int], "Request"]
 
 def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     """Returns a function from a text and its number to a request. Raises ConstraintError."""
+    from redraft.constraints.compile.limits import OutOfReachError
     from redraft.constraints.sources import schema_source
     from redraft.engine.request import Request
 
-    language = engine.language(schema_source(schema, spaces=not arguments.compact, fence=arguments.fence))
+    source = partial(schema_source, schema, spaces=not arguments.compact, fence=arguments.fence)
+    language = engine.language(source())
     note_ignored(language.ignored)
     options = options_of(arguments)
+    narrow = options.canvas is None and language.held != "guided"
+    copied = is_verbatim(arguments) and (arguments.verbatim or narrow)
+
+    def held_to(text: str) -> Language:
+        try:
+            return engine.language(source(verbatim=text)) if copied else language
+        except OutOfReachError:  # it is too long to copy from
+            if arguments.verbatim:
+                raise
+            return language
 
     def request(text: str, number: int) -> Request:
         seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64
         own = replace(options, seed=seed)
         prompt = asked(_asked(schema, arguments, text), arguments.image)
-        return Request(prompt, own, chat=True, thinking=arguments.thinking, constraint=language)
+        return Request(prompt, own, chat=True, thinking=arguments.thinking, constraint=held_to(text))
 
     return request
 

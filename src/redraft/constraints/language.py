@@ -66,8 +66,8 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Source:
-    """What a language was made from: its kind, its text in one spelling, how to make the automaton, and the options
-    of that.
+    """What a language was made from: its kind, its text in one spelling, how to make the automaton, the options of
+    that, and the text that values are copied from.
 
     `compile` makes the automaton.
     """
@@ -76,6 +76,7 @@ class Source:
     text: str
     compile: Callable[[CompileLimits], Compiled] = field(compare=False, repr=False)
     options: tuple[int | str, ...] = ()
+    verbatim: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -148,8 +149,9 @@ class Language:
 
     @property
     def work(self) -> int:
-        """What a position of a canvas costs the host, in edges, about: a state counts as eight."""
-        return self.edges + 8 * self.automaton.states
+        """What a position of a canvas costs the host, in edges, about: as many as there are classes in kinds, too, and
+        a state counts as eight."""
+        return self.edges + len(self.layout.merged.members) + 8 * self.automaton.states
 
     @property
     def is_text(self) -> bool:
@@ -302,6 +304,10 @@ def _compiled(source: Source, vocabulary: Vocabulary, limits: CompileLimits) -> 
 def _guided(source: Source, error: OutOfReachError) -> Entry:
     """The entry of a schema that is held from left to right, without a code block around it. Raises the reason why it
     has no automaton if it is no schema, or one that llguidance cannot hold either."""
+    if source.verbatim:  # llguidance knows of no parts
+        raise type(error)(
+            f"{error}, or do without verbatim: the text to copy from has {len(source.verbatim)} characters"
+        )
     if source.kind != "schema" or "without" in source.options:
         raise error
     schema = json.loads(source.text)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from redraft.errors import ConstraintError, did_you_mean
+from redraft.prompts import CLOCK
 
 TYPES: dict[str, dict[str, str]] = {
     **{name: {"type": "string"} for name in ("str", "string", "text")},
@@ -23,7 +24,7 @@ TYPES: dict[str, dict[str, str]] = {
     **{name: {"type": "number"} for name in ("float", "number")},
     **{name: {"type": "boolean"} for name in ("bool", "boolean")},
     "date": {"type": "string", "format": "date"},
-    "time": {"type": "string", "format": "time"},
+    "time": {"type": "string", "pattern": CLOCK},
     "email": {"type": "string", "format": "email"},
     "uuid": {"type": "string", "format": "uuid"},
 }

@@ -54,24 +54,36 @@ def source_of(
     return given[0][2](given[0][1]) if given else None
 
 
-def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bool = False) -> Source:
+def schema_source(
+    schema: Any, *, depth: int = 4, spaces: bool = True, fence: bool = False, verbatim: str = ""
+) -> Source:
     """The JSON texts of a schema: a dict, JSON text, a class or 'name, age int', as `plain_schema` reads them.
 
     Without `spaces` there are none, and no line breaks, but within strings. With `fence` the value may stand in a
-    Markdown code block, as many models are used to; `unfenced` takes it off.
+    Markdown code block, as many models are used to; `unfenced` takes it off. Strings of which the schema does not say
+    how they look are parts of the text `verbatim`, from word to word; without one they may say anything.
     """
     plain = plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)
 
     def compile_it(limits: CompileLimits) -> Compiled:
-        found = compile_schema(plain, depth=depth, spaces=spaces, limits=limits)
+        found = compile_schema(plain, depth=depth, spaces=spaces, verbatim=verbatim, limits=limits)
         if not fence:
             return found
         build = Builder(limits)
         block = [build.literal(b"```json\n"), build.embed(found.dfa), build.literal(b"\n```")]
         return found._replace(dfa=build.finish(build.either([build.embed(found.dfa), build.then(*block)])))
 
-    return Source("schema", text, compile_it, (depth, spaces, *["fence"] * fence))
+    options: tuple[int | str, ...] = (depth, spaces, *["fence"] * fence)
+    return Source("schema", text, compile_it, options, verbatim)
+
+
+def copying(source: Source, text: str) -> Source:
+    """A schema's source, strings of which are parts of a text (`schema_source`)."""
+    depth, spaces, *fence = source.options
+    return schema_source(
+        json.loads(source.text), depth=int(depth), spaces=bool(spaces), fence=bool(fence), verbatim=text
+    )
 
 
 def anything() -> Source:

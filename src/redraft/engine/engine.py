@@ -64,7 +64,8 @@ class Compiler:
         same. Raises ConstraintError."""
         if (last := self._last) is not None and last[0] == source:
             return last[1]
-        found = ready(source, self.vocabulary, kept_in=cache_folder() / "languages")
+        kept_in = None if source.verbatim else cache_folder() / "languages"  # of one text, which hardly comes again
+        found = ready(source, self.vocabulary, kept_in=kept_in)
         if not isinstance(found, GuidedLanguage):  # copies of one matcher share what it has learnt
             self._last = source, found
         return found

@@ -45,19 +45,21 @@ def fill(
     chat: bool = False,
     check: Check | None = None,
     read_back: bool = False,
+    verbatim: bool = False,
     options: Options = DEFAULTS,
 ) -> Filled:
     """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
 
     `kinds` types holes that the template leaves bare; a `check` is as in `generate`. The model is shown the template
     and the `source`, a text with what belongs in the holes; or a prompt of the caller's; or else the template itself.
-    With `read_back` it gives a second opinion on what it filled in (`redraft.operations.read_back`).
+    With `read_back` it gives a second opinion on what it filled in (`redraft.operations.read_back`); with `verbatim`
+    what goes into the holes of a string or a line is a part of the source.
     Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt.
     """
     if source is not None and (prompt is not None or chat):
         raise RequestError("source was given with prompt or chat; it has a prompt of its own: leave them out")
     with time_limit(DEFAULT_LIMITS):  # one for all of its holes
-        found = read_template(template, kinds)
+        found = read_template(template, kinds, source or "" if verbatim else "")
     language = engine.language(found.source())
     if options.max_tokens is None:
         shipped = engine.config.generation.max_new_tokens

@@ -11,6 +11,7 @@ from typing import Any
 
 from redraft.constraints.checks import Check
 from redraft.constraints.schemas import plain_schema
+from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Core
 from redraft.engine.events import Event
 from redraft.engine.handle import Handle, Inbox
@@ -66,16 +67,20 @@ def extract(
     *,
     seed: int | None = None,
     read_back: bool = False,
+    verbatim: bool = False,
     options: Options = DEFAULTS,
 ) -> Generation:
     """The fields of a schema (in any form that `generate` takes) out of a text, as valid JSON.
 
     The prompt names the fields (`redraft.prompts`). With `read_back` the answer is a second opinion's
-    (`redraft.operations.read_back`). Raises as `generate`.
+    (`redraft.operations.read_back`). With `verbatim` a string of which the schema does not say how it looks is a part
+    of the text, from word to word (`redraft.constraints.compile.verbatim`). Raises as `generate`; ConstraintError for
+    a text that is too long to copy from.
     """
     plain = plain_schema(schema)
     held = replace(options, **_given({"seed": seed}))
-    request = engine.resolve(Request(of_schema(plain, text), held, chat=True, schema=plain))
+    language = engine.language(schema_source(plain, verbatim=text if verbatim else ""))
+    request = engine.resolve(Request(of_schema(plain, text), held, chat=True, constraint=language))
     done = repair(engine, request)
     if read_back:
         with suppress(RedraftError):  # there is an answer all the same

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from itertools import combinations
 from typing import Any
 
@@ -36,6 +36,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
+from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable, verdicts
 from redraft.errors import ConstraintError
 
@@ -59,12 +60,19 @@ FREE_DEPTH = 4
 
 
 def compile_schema(
-    schema: Any, *, depth: int = 4, spaces: bool = True, quote: bytes = b"", limits: CompileLimits = DEFAULT_LIMITS
+    schema: Any,
+    *,
+    depth: int = 4,
+    spaces: bool = True,
+    quote: bytes = b"",
+    verbatim: str = "",
+    limits: CompileLimits = DEFAULT_LIMITS,
 ) -> Compiled:
     """The language of a schema, a value of JSON as `json.loads` gives it.
 
     `depth` is how often a reference may be open inside itself; without `spaces` the text is compact. With a `quote`
-    that no text holds, strings stand between two of it as they are, and keys without any.
+    that no text holds, strings stand between two of it as they are, and keys without any. Strings of which the schema
+    has neither values, patterns nor formats are parts of the text `verbatim`, if it has parts that are long enough.
     Raises ConstraintError for what is no schema, for one that nothing satisfies, and over the limits.
     """
     check_depth(schema)
@@ -72,7 +80,9 @@ def compile_schema(
         document = Document(schema)
         check_form(schema)
         with time_limit(limits):
-            resolver, dfa = _deepest(document, depth, limits, spaces, quote)
+            resolver, dfa = _deepest(
+                document, depth, partial(_Compiler, limits=limits, spaces=spaces, quote=quote, verbatim=verbatim)
+            )
     except RecursionError:
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
@@ -85,19 +95,20 @@ def compile_schema(
     )
 
 
-def _deepest(document: Document, depth: int, limits: CompileLimits, spaces: bool, quote: bytes) -> tuple[Resolver, Dfa]:
+def _deepest(document: Document, depth: int, compiler: Callable[[Resolver], _Compiler]) -> tuple[Resolver, Dfa]:
     """The language of a document with references open inside themselves up to `depth` times, or fewer if that would
     take too many states; and what made it plain."""
     found: tuple[Resolver, Dfa] | None = None
     for often in sorted({min(SHALLOW, depth), depth}):
         resolver = Resolver(document, often)
         try:
-            dfa = _Compiler(resolver, limits, spaces, quote).value(document.root, ())
+            made = compiler(resolver)
+            dfa = made.value(document.root, ())
         except OutOfReachError:
             if found is None:
                 raise
             return found
-        if not resolver.cut or len(dfa) * GROWTH > limits.states:
+        if not resolver.cut or len(dfa) * GROWTH > made.limits.states:
             return resolver, dfa
         found = None if dfa.is_empty else (resolver, dfa)
     return resolver, dfa
@@ -111,6 +122,7 @@ class _Compiler:
     limits: CompileLimits
     spaces: bool
     quote: bytes
+    verbatim: str
     texts: dict[str, Dfa] = field(default_factory=dict)
     values: dict[tuple[Any, Trail, int], Dfa] = field(default_factory=dict)
     counted: set[Dfa] = field(default_factory=set)
@@ -145,7 +157,7 @@ class _Compiler:
 
     def of_type(self, kind: str, plain: Schema, trail: Trail, free: int) -> Dfa:
         if kind == "string":
-            return self.string(self.text(plain))
+            return self.string(self.copied(plain))
         if kind in ("integer", "number"):
             return self.number(plain, whole=kind == "integer")
         if kind == "object":
@@ -224,6 +236,16 @@ class _Compiler:
                     parts += [whole_match(FORMATS[name])] if name in FORMATS else []
                 self.texts[key] = reduce(intersect, sorted(parts, key=len))
         return self.texts[key]
+
+    def copied(self, plain: Schema) -> Dfa:
+        """A text that is part of the one that values are copied from, unless the schema says how it looks."""
+        found = self.text(plain)
+        if not self.verbatim or plain.get("patterns") or plain.get("formats"):
+            return found
+        inside = parts_of(self.verbatim)
+        if plain.get("minLength") or "maxLength" in plain:
+            inside = intersect(found, inside)
+        return found if inside.is_empty else inside
 
     def patterns(self, patterns: list[str]) -> Iterator[Dfa]:
         """Texts that match each of some patterns. Look-around and its like are left to the validator."""

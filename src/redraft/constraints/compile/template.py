@@ -32,9 +32,11 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
+from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.validation import Problem, Span, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
+from redraft.prompts import CLOCK
 
 # Nothing is given back, so that a text takes as long as it is long. A kind goes up to the first }}.
 _HOLE = re.compile(r"\{\{\s*+(?P<name>[A-Za-z_]\w*+)\s*+(?::(?P<kind>(?:(?!\}\}).)*+))?+\}\}", re.DOTALL)
@@ -64,6 +66,7 @@ class Template:
     text: str
     literals: tuple[str, ...]
     holes: tuple[Hole, ...]
+    verbatim: str = ""
 
     def source(self) -> Source:
         """The language of the filled texts."""
@@ -83,7 +86,7 @@ class Template:
         for hole in self.holes:
             for array in (hole.dfa.table, hole.dfa.class_of, hole.dfa.accepts):
                 digest.update(repr(array.shape).encode() + array.tobytes())
-        return Source("template", self.text, compile_it, (digest.hexdigest(),))
+        return Source("template", self.text, compile_it, (digest.hexdigest(),), self.verbatim)
 
     @property
     def bare(self) -> str:
@@ -138,10 +141,11 @@ class Template:
         return None
 
 
-def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template:
+def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: str = "") -> Template:
     """The holes of a text.
 
-    `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON.
+    `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON. What goes
+    into those of a string or a line is a part of the text `verbatim`, if it has one that fits.
     Raises ConstraintError naming the hole.
     """
     given, used = dict(kinds or {}), set()
@@ -162,20 +166,23 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
             raise ConstraintError(f"hole {name!r} {both}")
         used.add(name)
         literals.append(text[at : match.start()])
-        holes.append(_hole(name, given[name] if kind is None else kind))
+        holes.append(_hole(name, given[name] if kind is None else kind, verbatim))
         at = match.end()
     if not holes:
         raise ConstraintError("the template has no hole; write one as {{name: string}}")
     if set(given) - used:
         names = ", ".join(hole.name for hole in holes)
         raise ConstraintError(f"the template has no hole {sorted(set(given) - used)[0]!r}; it has {names}")
-    return Template(text, (*literals, text[at:]), tuple(holes))
+    return Template(text, (*literals, text[at:]), tuple(holes), verbatim)
 
 
-def _hole(name: str, kind: Any) -> Hole:
+def _hole(name: str, kind: Any, verbatim: str) -> Hole:
     try:
         if isinstance(kind, str):
-            return Hole(name, _dfa(kind))
+            dfa = _dfa(kind)
+            copied = verbatim and kind.partition("(")[0] in COPIED
+            inside = intersect(dfa, parts_of(verbatim)) if copied else dfa
+            return Hole(name, dfa if inside.is_empty else inside)
         found = compile_schema(kind)
         return Hole(name, found.dfa, kind if found.checked else None)
     except ConstraintError as error:
@@ -240,7 +247,9 @@ _COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
     "code": None,
     "identifier": _identifier,
 }
-_PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": FORMATS["time"], "uuid": FORMATS["uuid"],
+COPIED = ("string", "line")
+"""Kinds of holes into which parts of a text go."""
+_PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
 
 

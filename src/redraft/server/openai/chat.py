@@ -19,9 +19,9 @@ from redraft.server.http.fetch import Fetcher
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.limits import read_json
-from redraft.server.openai.constraint import check_tools, choice_of, constraint_of
+from redraft.server.openai.constraint import Constraint, check_tools, choice_of, constraint_of, copied
 from redraft.server.openai.exchange import Exchange, Work
-from redraft.server.openai.fields import Call, Chat, Message, text_of
+from redraft.server.openai.fields import Call, CanvasOptions, Chat, Message, text_of
 from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import ChatForm, Json
 from redraft.server.openai.request_builder import RequestBuilder
@@ -56,7 +56,11 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
     special = bool(body.parse_special)
-    messages = _asking(service, body, messages_of(service, body.messages, fetcher))
+    messages = messages_of(service, body.messages, fetcher)
+    asked = _asked(service, body, messages[-1]) if messages else None
+    if asked is not None:
+        constraint = _copied(service, body, constraint, asked)
+        messages = [*messages[:-1], _asking(messages[-1], of_schema(_schema(body), asked))]
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
@@ -82,23 +86,37 @@ def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher 
     return found
 
 
-def _asking(service: Service, body: Chat, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, the last one in the words of an extraction if its fields are asked for: as sent, else as served.
-    Raises ApiError if that is sent without a schema."""
-    sent, schema = None if body.canvas is None else body.canvas.ask_fields, _schema(body)
-    if schema is None:
-        if sent:
-            raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
-        return messages
-    *before, last = messages
+def _asked(service: Service, body: Chat, last: dict[str, Any]) -> str | None:
+    """The last turn's text, if its fields are asked for: as sent, else as served. Raises ApiError if that is sent
+    without a schema, or what goes with it without it."""
+    sent = None if body.canvas is None else body.canvas.ask_fields
+    if sent and _schema(body) is None:
+        raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
     content = last["content"]
-    images = [] if isinstance(content, str) else [part for part in content if part["type"] != "text"]
     said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
-    if not (served if sent is None else sent):
-        return messages
-    asked = of_schema(schema, said)
-    return [*before, last | {"content": [*images, {"type": "text", "text": asked}] if images else asked}]
+    if _schema(body) is not None and (served if sent is None else sent):
+        return said
+    if body.canvas is not None and body.canvas.verbatim:
+        raise unsupported("canvas.verbatim", "canvas.verbatim copies what fields say; send canvas.ask_fields")
+    return None
+
+
+def _asking(last: dict[str, Any], asked: str) -> dict[str, Any]:
+    """The last turn in the words of an extraction, with its images."""
+    content = last["content"]
+    images = [] if isinstance(content, str) else [part for part in content if part["type"] != "text"]
+    return last | {"content": [*images, {"type": "text", "text": asked}] if images else asked}
+
+
+def _copied(service: Service, body: Chat, constraint: Constraint | None, text: str) -> Constraint | None:
+    """The constraint with strings that are parts of a text: as sent; else as served, where that text is all that was
+    said and the canvas may be as narrow as it takes."""
+    canvas = body.canvas or CanvasOptions()
+    alone = sum(message.role == "user" for message in body.messages) == 1
+    if canvas.verbatim is None and not (service.settings.ask_fields and alone and canvas.width is None):
+        return constraint
+    return constraint if canvas.verbatim is False else copied(constraint, text, wanted=bool(canvas.verbatim))
 
 
 def _schema(body: Chat) -> Any:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
+from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import Language, Source
-from redraft.constraints.sources import schema_source, source_of
+from redraft.constraints.sources import copying, schema_source, source_of
 from redraft.constraints.validation import verdicts
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
@@ -26,20 +27,34 @@ MANNERS = {"fence": "json_", "compact": "json_", "disable_any_whitespace": "json
 @dataclass(frozen=True)
 class Constraint:
     """What an answer is held to, and the field that asks for it. With `thinking` the answer follows some; `content` is
-    the format of an answer that calls no tool."""
+    the format of an answer that calls no tool; `instead` is for a text that is too long to copy from."""
 
     source: Source
     field: str
     thinking: bool = False
     content: Source | None = None
+    instead: Source | None = None
 
     def language(self, engine: Engine) -> Language:
         """Compiled for an engine. Raises ConstraintError."""
-        plain = engine.language(self.source)
+        try:
+            plain = engine.language(self.source)
+        except OutOfReachError:
+            if self.instead is None:
+                raise
+            plain = engine.language(self.instead)
         if self.content is not None and plain.checked:
             call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
             return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
         return plain
+
+
+def copied(constraint: Constraint | None, text: str, *, wanted: bool) -> Constraint | None:
+    """The same with strings that are parts of a text, if it is a schema; without `wanted`, where the text is not too
+    long for that."""
+    if constraint is None or constraint.source.kind != "schema" or constraint.field == "tools":
+        return constraint
+    return replace(constraint, source=copying(constraint.source, text), instead=None if wanted else constraint.source)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,9 @@ class CanvasOptions(Body):
     ask_fields: Flag | None = Field(
         default=None, description="in chat, with a JSON Schema: ask for its fields of the last turn; by default of nano"
     )
+    verbatim: Flag | None = Field(
+        default=None, description="where fields are asked for: copy strings word for word; by default of nano"
+    )
 
 
 class Sampling(Body):

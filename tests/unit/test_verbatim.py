@@ -1,0 +1,175 @@
+"""Values that are copied word for word out of a text: against a list of its parts made by hand or by brute force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers import Shell
+
+import redraft
+from redraft.constraints.compile.automaton import Compiled
+from redraft.constraints.compile.limits import OutOfReachError
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.verbatim import parts_of
+from redraft.constraints.disk_cache import code_version
+from redraft.constraints.sources import schema_source
+from redraft.operations.engine import Engine
+from redraft.prompts import CLOCK
+
+TEXT = "Send 3 apples to Maria."
+
+
+@pytest.fixture(scope="module")
+def nano() -> Iterator[Engine]:
+    engine = redraft.load("nano")
+    yield engine
+    engine.loop.stop()
+
+
+def parts(text: str) -> set[str]:
+    """Every pair of ends is looked at. A letter without case, as \u6771, stands alone; a mark stays with its letter."""
+    ends = [i for i in range(len(text) + 1) if i in (0, len(text)) or _between(text[i - 1], text[i])]
+    pairs = ((a, b) for a in ends for b in ends if a < b)
+    return {text[a:b] for a, b in pairs if not text[a].isspace() and not text[b - 1].isspace()}
+
+
+def _between(left: str, right: str) -> bool:
+    if right == "\u0301":
+        return False
+    words = "aB7_é\u0301"
+    return not (left in words and right in words)
+
+
+@given(st.text('aB7_é\u0301東 .\n"', max_size=9))
+def test_the_parts_of_a_text_are_those_from_word_to_word(text: str) -> None:
+    found, right = parts_of(text), parts(text)
+    tried = right | {text[a:b] for a in range(len(text)) for b in range(a + 1, len(text) + 1)} | {"", text + "a"}
+    assert {one for one in tried if found.matches(one.encode())} == right
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "is_one"),
+    [
+        (TEXT, "3 apples", True),
+        (TEXT, "Maria.", True),
+        (TEXT, "aria", False),
+        (TEXT, "Send  3", False),
+        ("it costs €799", "€799", True),
+        ("it costs €799", "79", False),
+        ("version 3.11.4", "3.11", True),
+        ("私は東京に住む", "東京", True),
+        ("서울에서 왔다", "서울", True),
+        ("see snake_case", "snake", False),
+        ("O'Neil's", "O'Neil", True),
+    ],
+)
+def test_what_is_a_part(text: str, part: str, is_one: bool) -> None:
+    assert parts_of(text).matches(part.encode()) is is_one
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "fits"),
+    [
+        ({"type": "string"}, "Maria", True),
+        ({"type": "string"}, "Marie", False),
+        ({"type": ["string", "null"]}, None, True),
+        ({"type": "array", "items": {"type": "string"}}, ["apples", "Maria"], True),
+        ({"type": "array", "items": {"type": "string"}}, ["apples", "pears"], False),
+        ({"enum": ["pears"]}, "pears", True),  # the schema says how it looks
+        ({"type": "string", "pattern": "^p"}, "pears", True),
+        ({"type": "string", "format": "date"}, "2024-05-01", True),
+        ({"type": "string", "maxLength": 5}, "Maria", True),
+        ({"type": "string", "maxLength": 5}, "apples", False),
+        ({"type": "string", "minLength": 80}, "x" * 80, True),  # no part is so long
+        ({"type": "object", "additionalProperties": {"type": "string"}}, {"any key": "Send"}, True),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, {"Send": "any value"}, False),
+    ],
+)
+def test_strings_are_parts_of_the_text_unless_the_schema_says_how_they_look(
+    schema: dict[str, object], said: object, fits: bool
+) -> None:
+    found = compile_schema(schema, verbatim=TEXT).dfa
+    assert found.matches(json.dumps(said, ensure_ascii=False).encode()) is fits
+
+
+def test_a_text_with_no_word_in_it_leaves_strings_as_they_are() -> None:
+    for text in ("", "  \n"):
+        assert compile_schema({"type": "string"}, verbatim=text).dfa.matches(b'"anything"')
+
+
+def test_marks_in_a_part_are_written_as_json_has_them() -> None:
+    found = compile_schema({"type": "string"}, verbatim='the "red\ndoor" of 5\\6').dfa
+    for part in ('"red\ndoor"', "5\\6", "of"):
+        assert found.matches(json.dumps(part).encode())
+
+
+def test_nano_copies_and_says_nothing_that_is_not_there(nano: Engine) -> None:
+    """Sentences of which it garbled a name, or took a word that was not there."""
+    texts = [
+        "Give 7 red balls to Dr. Lee, please.",
+        "Ship 200 screws to ACME Corp, 12 Main Street.",
+        "Zoë Ågren, Malmö",
+    ]
+    for number, text in enumerate(texts):
+        done = nano.extract(text, "who, qty int, item", seed=number, verbatim=True)
+        value = json.loads(done.text)
+        assert {value["who"], value["item"]} <= parts_by_words(text)
+        assert isinstance(value["qty"], int)
+    filled = nano.fill("{{who: string}} wants {{item: line}}.", source=texts[0], verbatim=True)
+    assert {*filled.values.values()} <= parts_by_words(texts[0])
+
+
+def parts_by_words(text: str) -> set[str]:
+    """All substrings: which of them are parts is tested above."""
+    return {text[a:b] for a in range(len(text)) for b in range(a + 1, len(text) + 1)}
+
+
+def test_a_language_of_one_text_is_not_kept(nano: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A night's batch would fill the folder with what is never asked for again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert code_version()
+    nano.language(schema_source("who", verbatim=TEXT))
+    assert not list(tmp_path.rglob("*.language"))
+    nano.language(schema_source("who"))
+    assert len(list(tmp_path.rglob("*.language"))) == 1
+
+
+def test_a_text_too_long_to_copy_from_is_refused_and_never_held_loosely(nano: Engine) -> None:
+    long = " ".join(f"word{i}" for i in range(3000))
+    with pytest.raises(
+        OutOfReachError, match=r"over 50000 states; .*, or do without verbatim: the text to copy from has 25889"
+    ):
+        nano.language(schema_source("who, item, place, day", verbatim=long))
+
+
+def test_the_shell_copies_for_nano_unless_it_is_not_to(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["json", "--seed", "1", "--no-read-back", "--schema", "who, item", "Give 7 red balls to Dr. Lee, please."]
+    copied = json.loads(shell(asked).out)
+    assert {*copied.values()} <= parts_by_words(asked[-1])
+    texts: list[str] = []
+
+    def noted(schema: object, *, verbatim: str, **given: Any) -> Compiled:
+        texts.append(verbatim)
+        return compile_schema(schema, verbatim=verbatim, **given)
+
+    monkeypatch.setattr("redraft.constraints.sources.compile_schema", noted)
+    for flags in (["--no-verbatim"], ["--model", "nano-sudoku", "--max-tokens", "64"]):
+        shell([*asked, *flags])
+        assert asked[-1] not in texts
+    shell(asked)
+    assert texts.count(asked[-1]) == 1
+
+
+def test_a_time_is_as_people_write_it(nano: Engine) -> None:
+    """The format "time" has seconds and a zone, which nano made up: 19:00:00-04:00."""
+    done = nano.extract("The show on 4 May 2024 begins at 7 pm.", "when time, day date", seed=1)
+    assert json.loads(done.text) == {"when": "19:00", "day": "2024-05-04"}
+    held = compile_schema({"type": "string", "pattern": CLOCK}).dfa
+    for text, fits in (("07:30", True), ("23:59:59", True), ("24:00", False), ("7:30", False), ("07:30Z", False)):
+        assert held.matches(json.dumps(text).encode()) is fits
