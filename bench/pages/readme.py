@@ -63,7 +63,8 @@ def nano(root: Path) -> str:
     return (
         f"nano has {millions:.1f} million parameters and makes mistakes. The JSON is always valid; the values may be "
         f"wrong. Of {typed['count']} sentences typed as a stranger might, it gets {typed['exact']:.0%} right, and "
-        f"{typed['fields']:.0%} of their fields, in {typed['forwards']:.1f} steps each ([record](bench/records/plain-nano.json), with every answer). Of "
+        f"{typed['fields']:.0%} of their fields, in {typed['forwards']:.1f} steps each "
+        f"([record](bench/records/plain-nano.json), with every answer). Of "
         f"{phrased['count']} phrasings that its training data lacks, it gets {phrased['fields']:.0%} of the fields "
         f"right. If a text does not say what is asked, null is the right answer, and nano gives it for "
         f"{own['fields']:.0%} of such fields. An answer that is unlikely when read back is written again, from left to "
