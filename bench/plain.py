@@ -40,7 +40,7 @@ from redraft.operations.engine import Engine
 from redraft.operations.read_back import second_opinion
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
-from redraft.tasks.extract import judge
+from redraft.tasks.extract import judge, schema_of
 from redraft.tasks.records import read_json
 from redraft.tasks.strings import scramble
 from redraft.tasks.task import split_of
@@ -164,17 +164,6 @@ def written(path: Path) -> Iterator[Example]:
         yield Example(prompts.extract(fields, text), "{" + record + "}")
 
 
-def schema_of(prompt: str) -> dict[str, Any]:
-    """The schema that an extraction's prompt stands for; every field may be null."""
-    head, _, names = prompt.partition("\n")[0].partition(": ")
-    properties = {}
-    for part in names.split(", "):
-        name, _, kind = part.partition(" (")
-        properties[name] = _kind(kind.rstrip(")") or "string")
-    record = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    return {"type": "array", "items": record} if head.endswith("list") else record
-
-
 def template_of(prompt: str) -> str:
     """The template of a filling's prompt (`prompts.fill`)."""
     head = prompt.removeprefix("Fill in:")
@@ -184,17 +173,6 @@ def template_of(prompt: str) -> str:
 def text_of(prompt: str, template: str = "") -> str:
     """The text that values are copied from: behind the first line, or behind a template of several."""
     return prompt.partition("\nfrom:\n" if "\n" in template else "\n")[2]
-
-
-def _kind(kind: str) -> dict[str, Any]:
-    if "|" in kind:
-        return {"enum": [*kind.split("|"), None]}
-    if kind == "list":
-        return {"type": ["array", "null"], "items": {"type": "string"}}
-    if kind in ("integer", "number", "boolean"):
-        return {"type": [kind, "null"]}
-    looks = {"date": {"format": "date"}, "time": {"pattern": prompts.CLOCK}}
-    return {"type": ["string", "null"]} | looks.get(kind, {})
 
 
 def answer(engine: Engine, group: str, example: Example, arguments: argparse.Namespace, seed: int) -> Answered:

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_520, TESTS: 34_200}
+WHOLE_WALLS = {SOURCE: 48_540, TESTS: 34_200}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -19,7 +19,7 @@ PART_WALLS = {
     "model/gpu": 2_020,
     "weights": 3_565,
     "constraints": 6_760,
-    "tasks": 2_570,
+    "tasks": 2_590,
     "tune": 4_330,
     "measure": 2_770,
     "server": 6_300,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, load_engine, print_json
 from redraft.cli.flags import model_flags
+from redraft.prompts import BEGINNINGS
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Trial
@@ -56,27 +57,33 @@ def _read_sentences(engine: Engine, seed: int) -> None:
     """The opening: what is typed, the canvas, the answer."""
     from redraft.cli.display import watched
     from redraft.constraints.schemas import plain_schema
+    from redraft.constraints.sources import schema_source
     from redraft.engine.request import Options, Request
     from redraft.prompts import of_schema
 
     for sentence, fields in SENTENCES:
         schema = plain_schema(fields)
         print(f"\n$ redraft json --schema {fields!r} {sentence!r}\n", file=sys.stderr)
-        request = Request(of_schema(schema, sentence), Options(seed=seed), chat=True, schema=schema)
-        watched(engine, request)
+        held = engine.language(schema_source(schema, verbatim=sentence))
+        watched(engine, Request(of_schema(schema, sentence), Options(seed=seed), chat=True, constraint=held))
 
 
 def _tried(engine: Engine, name: str, count: int, seed: int, show: bool) -> list[tuple[str, Trial]]:
-    """Fresh inputs of a task, the first perhaps on show."""
+    """Fresh inputs of a task, the first perhaps on show. Fields of a text are held to as `redraft json` holds them."""
     from redraft.cli.display import watched
+    from redraft.constraints.sources import schema_source
     from redraft.engine.request import Options, Request
     from redraft.measure.evals import Trial, room
     from redraft.tasks import task
+    from redraft.tasks.extract import schema_of
 
     found, one = [], task(name)
     max_tokens = room(engine, one)
     for i, example in zip(range(count), one.examples("held_out", seed), strict=False):
-        request = Request(example.prompt, Options(seed=seed + i, max_tokens=max_tokens), chat=True)
+        head, _, text = example.prompt.partition("\n")
+        source = schema_source(schema_of(example.prompt), verbatim=text) if head.startswith(BEGINNINGS[0]) else None
+        held = None if source is None else engine.language(source)
+        request = Request(example.prompt, Options(seed=seed + i, max_tokens=max_tokens), chat=True, constraint=held)
         if show and i == 0:
             print(f"\n{example.prompt}\n", file=sys.stderr)
         done = watched(engine, request) if show and i == 0 else engine.generate(request)

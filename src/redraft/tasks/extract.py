@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
+from typing import Any
 
 from redraft import prompts
 from redraft.prompts import Field
@@ -31,6 +32,25 @@ Asked = tuple[tuple[Field, str], ...]
 def join(asked: Asked) -> str:
     """A record as compact JSON."""
     return "{" + ",".join(f"{json.dumps(field.name, ensure_ascii=False)}:{value}" for field, value in asked) + "}"
+
+
+def schema_of(prompt: str) -> dict[str, Any]:
+    """The schema that an extraction's prompt stands for; every field may be null."""
+    head, _, names = prompt.partition("\n")[0].partition(": ")
+    fields = (part.partition(" (") for part in names.split(", "))
+    properties = {name: _schema(kind.rstrip(")") or "string") for name, _, kind in fields}
+    record = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "array", "items": record} if head.endswith("list") else record
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    if "|" in kind:
+        return {"enum": [*kind.split("|"), None]}
+    if kind == "list":
+        return {"type": ["array", "null"], "items": {"type": "string"}}
+    looks = {"date": {"format": "date"}, "time": {"pattern": prompts.CLOCK}}
+    known = kind if kind in ("integer", "number", "boolean") else "string"
+    return {"type": [known, "null"]} | looks.get(kind, {})
 
 
 def judge(wanted: object, got: object) -> float:
