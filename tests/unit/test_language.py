@@ -148,7 +148,7 @@ def test_a_constraint_of_many_ways_has_narrower_canvases(engine: Engine, monkeyp
     done = engine.run(asked)
     assert re.fullmatch("([a-z]*[aeiou][a-z]{3}){1,2}!", done.text)
     assert len(done.tokens) >= 40
-    for width, refused in ((24, False), (25, True)):  # who gives a width has it, or is refused
+    for width, refused in ((12, False), (13, True)):  # who gives a width has it, or is refused
         refusal = pytest.raises(ConstraintError, match=f"ways between them, too many for a canvas of {width} tokens")
         with refusal if refused else nullcontext():
             given = engine.resolve(Request(PROMPT, Options(canvas=width, max_tokens=256), constraint=language))

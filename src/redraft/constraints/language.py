@@ -150,8 +150,8 @@ class Language:
     @property
     def work(self) -> int:
         """What a position of a canvas costs the host, in edges, about: as many as there are classes in kinds, too, and
-        a state counts as eight."""
-        return self.edges + len(self.layout.merged.members) + 8 * self.automaton.states
+        a state counts as four."""
+        return self.edges + len(self.layout.merged.members) + 4 * self.automaton.states
 
     @property
     def is_text(self) -> bool:

@@ -27,8 +27,8 @@ from redraft.errors import ConstraintError, RequestError, did_you_mean
 from redraft.images.prompt import PlacedImage
 from redraft.options import MOST_STEPS
 
-MOST_WORK, LEAST_WIDTH = 2**22, 8
-"""Of a constraint at a step (`Language.work` times positions), which is a tenth of a second of one core by logarithms,
+MOST_WORK, LEAST_WIDTH = 2**23, 8
+"""Of a constraint at a step (`Language.work` times positions), which is a fifth of a second of one core by logarithms,
 and a third of that otherwise: all others wait for it. And the width that a canvas has at least."""
 DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
 """Options that the dial sets."""
@@ -100,17 +100,17 @@ def canvas_width(options: Options, config: CheckpointConfig) -> int:
 
 
 def _affordable(width: int, options: Options, language: Language) -> int:
-    """A width of canvas at which a step of the language takes the host no more than MOST_WORK. What is given is not
-    made narrower: up to twice as much work is done for it."""
+    """A width of canvas at which a step of the language takes the host no more than MOST_WORK; what is given is
+    refused, not made narrower."""
     positions, widest = _conditioned(width, language), max(LEAST_WIDTH, MOST_WORK // max(1, language.work))
-    if positions > widest and options.canvas is None and options.seed_canvas is None:
+    if positions <= widest:
+        return width
+    if options.canvas is None and options.seed_canvas is None:
         return widest
-    if positions > 2 * widest:
-        raise ConstraintError(
-            f"the constraint has {language.automaton.states} states with {language.edges} ways between"
-            f" them, too many for a canvas of {width} tokens; narrow it, or let the canvas have at most {2 * widest}"
-        )
-    return width
+    raise ConstraintError(
+        f"the constraint has {language.automaton.states} states with {language.edges} ways between them, too many for"
+        f" a canvas of {width} tokens; narrow it, or let the canvas have at most {widest}"
+    )
 
 
 def _conditioned(width: int, language: Language) -> int:
