@@ -7,9 +7,9 @@ import sys
 
 
 def _one_thread() -> None:
-    """Have torch work on one thread, if the parent had loaded it."""
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)
+    """Have torch work on one thread, if the parent had loaded it; not if it was about to."""
+    if (one := getattr(sys.modules.get("torch"), "set_num_threads", None)) is not None:
+        one(1)
 
 
 os.register_at_fork(after_in_child=_one_thread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import nullcontext
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -28,7 +29,8 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import prepare
-from redraft.server.openai.constraint import Constraint, copied
+from redraft.server.openai.constraint import Constraint
+from redraft.server.openai.constraint import copied as taken
 from redraft.server.openai.fields import Chat
 
 ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
@@ -84,26 +86,24 @@ def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
     service = Service(Settings(ask_fields=True))
     service.ready(nano)
 
-    def source_of(content: str, *before: str, **canvas: object) -> str:
+    def copied(content: str, *before: str, **canvas: object) -> str:
         said = [{"role": "user", "content": one} for one in (*before, content)]
         body = Chat.model_validate({"messages": said, "canvas": canvas, "max_tokens": 64, **form})
         (request,) = prepare(service, body).requests
         assert request.language is not None
         return request.language.source.verbatim
 
-    assert source_of(text) == source_of(text, "hello", verbatim=True) == text
-    assert source_of(text, verbatim=False) == source_of(text, "hello") == source_of(text, width=64) == ""
-    assert source_of(text, width=64, verbatim=True) == text
+    assert copied(text) == copied(text, "hello", verbatim=True) == text
+    assert copied(text, verbatim=False) == copied(text, "hello") == copied(text, width=64) == ""
+    assert copied(text, width=64, verbatim=True) == text
     constraint = Constraint(schema_source("a, b, c, d"), "json_schema")
-    found = copied(constraint, long, wanted=False)
-    assert found is not None
-    assert found.language(nano).source.verbatim == ""
-    found = copied(constraint, long, wanted=True)
-    assert found is not None
-    with pytest.raises(ConstraintError, match="or do without verbatim"):
-        found.language(nano)
+    for wanted in (False, True):
+        found = taken(constraint, long, wanted=wanted)
+        assert found is not None
+        with pytest.raises(ConstraintError, match="or do without verbatim") if wanted else nullcontext():
+            assert found.language(nano, 64).source.verbatim == ""
     with pytest.raises(ApiError, match=r"canvas\.verbatim copies what fields say; send canvas\.ask_fields"):
-        source_of(text, ask_fields=False, verbatim=True)
+        copied(text, ask_fields=False, verbatim=True)
 
 
 def test_json_object_is_one(client: OpenAI) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.disk_cache import code_version
 from redraft.constraints.sources import schema_source
+from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
+from redraft.operations.verbatim import copied_or_free
 from redraft.prompts import CLOCK
 
 TEXT = "Send 3 apples to Maria."
@@ -67,6 +71,9 @@ def test_the_parts_of_a_text_are_those_from_word_to_word(text: str) -> None:
         ("서울에서 왔다", "서울", True),
         ("see snake_case", "snake", False),
         ("O'Neil's", "O'Neil", True),
+        ("so 👩‍👩‍👧 it is", "👩‍👩‍👧", True),
+        ("so 👩‍👩‍👧 it is", "👩‍", False),
+        ("👍🏽!", "👍", False),
     ],
 )
 def test_what_is_a_part(text: str, part: str, is_one: bool) -> None:
@@ -96,6 +103,66 @@ def test_strings_are_parts_of_the_text_unless_the_schema_says_how_they_look(
 ) -> None:
     found = compile_schema(schema, verbatim=TEXT).dfa
     assert found.matches(json.dumps(said, ensure_ascii=False).encode()) is fits
+
+
+def test_lengths_are_counted_where_the_text_is_short() -> None:
+    """Each place of the text with each length was a state: 600 characters and three fields took 6 to 9 seconds."""
+    text, schema = "so it went on and on " * 30, {"type": "string", "minLength": 1, "maxLength": 500}
+    began = time.monotonic()
+    held = compile_schema({"type": "array", "items": schema}, verbatim=text).dfa
+    assert held.matches(b'["something else"]')
+    assert not compile_schema(schema, verbatim=text[:20]).dfa.matches(b'"something else"')
+    assert not compile_schema(schema | {"maxLength": 700}, verbatim=text).dfa.matches(b'"something else"')
+    assert time.monotonic() - began < 5
+
+
+def test_a_text_that_repeats_itself_takes_no_square() -> None:
+    began = time.monotonic()
+    for text in ("ab " * 6000, "." * 8000):
+        with pytest.raises(OutOfReachError, match="repeats itself too often; shorten it"):
+            parts_of(text)
+    assert time.monotonic() - began < 20
+    assert parts_of("ab " * 300).matches(b"ab ab")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a \ud800", "unpaired surrogate, '\\ud800' at character 2"), (5, "is 5; it must be a string")]
+)
+def test_what_is_no_text_is_named(text: Any, said: str, nano: Engine) -> None:
+    for call in (
+        lambda: nano.extract(text, "who", verbatim=True),
+        lambda: nano.fill("{{who: string}}", source=text, verbatim=True),
+    ):
+        with pytest.raises(ConstraintError, match=re.escape(said)):
+            call()
+    with pytest.raises(RequestError, match="verbatim was given without source"):
+        nano.fill("{{who: string}}", prompt="x", verbatim=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "max_tokens", "copied"),
+    [
+        ("who", TEXT, None, True),
+        ("who", TEXT, 16, True),
+        ("who", "Internationalization", 12, False),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}, "Hello", None, False),
+        ({"type": "string", "not": {"enum": ["Hello"]}}, "Hello", None, False),
+        ("who", "ab " * 20_000, None, False),
+    ],
+)
+def test_where_nobody_asked_for_it_nothing_becomes_harder(
+    schema: Any, text: str, max_tokens: int | None, copied: bool, nano: Engine
+) -> None:
+    """Texts with too few parts for a schema had no answer any more."""
+    found = copied_or_free(nano, schema_source(schema), text, max_tokens)
+    assert found.source.verbatim == (text if copied else "")
+
+
+def test_fill_without_being_asked_falls_back(shell: Shell) -> None:
+    asked = ["fill", "--seed", "1", "--max-tokens", "8", "--text", "Internationalizationally", "{{who: string}}"]
+    assert shell(asked).out
+    assert "raise it" in shell([*asked, "--verbatim"], 2).err
+    assert "without source" in shell(["fill", "--verbatim", "--prompt", "x", "{{who: string}}"], 2).err
 
 
 def test_a_text_with_no_word_in_it_leaves_strings_as_they_are() -> None:

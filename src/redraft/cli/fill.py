@@ -21,7 +21,7 @@ from redraft.cli.common import (
 from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
-from redraft.errors import RequestError
+from redraft.errors import ConstraintError, RequestError
 
 EPILOG = """A hole is {{name: kind}}. Kinds: string, line, code, identifier, int, number (each with a range, as in
 int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, email. The text around the
@@ -54,11 +54,10 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, fill, print."""
-    from redraft.constraints.compile.limits import OutOfReachError
-
     template = read_prompt(arguments.template, arguments.file, "template")
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
+    copied = is_verbatim(arguments) if arguments.text is not None else bool(arguments.verbatim)
 
     say_bounds(arguments, "Fill in" if arguments.text is not None else arguments.prompt if arguments.chat else None)
     engine = load_engine(arguments)
@@ -75,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
             options=options_of(arguments),
         )
         try:
-            done = fill(verbatim=is_verbatim(arguments))
-        except OutOfReachError:  # the text is too long to copy from
-            if arguments.verbatim or not is_verbatim(arguments):
+            done = fill(verbatim=copied)
+        except ConstraintError:  # perhaps because of what can be copied, which nobody asked for
+            if arguments.verbatim or not copied:
                 raise
             done = fill()
     if arguments.json:

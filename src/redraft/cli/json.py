@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import (
@@ -90,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.many and arguments.watch:
         raise RequestError("--watch and --many were both given; one canvas can be watched: choose one, or take --trace")
     if arguments.image and arguments.text is None and not arguments.many:
+        if arguments.verbatim:
+            raise RequestError("--verbatim copies out of a text, and there is only an image; give one, or leave it out")
         text: str | None = ""  # what stdin has is not asked for
     else:
         text = None if arguments.many else read_prompt(arguments.text, None, "text")
@@ -120,24 +121,20 @@ Asker = Callable[[str, int], "Request"]
 
 def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     """Returns a function from a text and its number to a request. Raises ConstraintError."""
-    from redraft.constraints.compile.limits import OutOfReachError
-    from redraft.constraints.sources import schema_source
+    from redraft.constraints.sources import copying, schema_source
     from redraft.engine.request import Request
+    from redraft.operations.verbatim import copied_or_free
 
-    source = partial(schema_source, schema, spaces=not arguments.compact, fence=arguments.fence)
-    language = engine.language(source())
+    source = schema_source(schema, spaces=not arguments.compact, fence=arguments.fence)
+    language = engine.language(source)
     note_ignored(language.ignored)
     options = options_of(arguments)
-    narrow = options.canvas is None and language.held != "guided"
-    copied = is_verbatim(arguments) and (arguments.verbatim or narrow)
 
     def held_to(text: str) -> Language:
-        try:
-            return engine.language(source(verbatim=text)) if copied else language
-        except OutOfReachError:  # it is too long to copy from
-            if arguments.verbatim:
-                raise
-            return language
+        if arguments.verbatim:
+            return engine.language(copying(source, text))
+        copied = is_verbatim(arguments) and options.canvas is None
+        return copied_or_free(engine, source, text, options.max_tokens) if copied else language
 
     def request(text: str, number: int) -> Request:
         seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64

@@ -110,6 +110,8 @@ def _affordable(width: int, options: Options, language: Language) -> int:
     raise ConstraintError(
         f"the constraint has {language.automaton.states} states with {language.edges} ways between them, too many for"
         f" a canvas of {width} tokens; narrow it, or let the canvas have at most {widest}"
+        + ", or do without verbatim"
+        * bool(language.source.verbatim)
     )
 
 

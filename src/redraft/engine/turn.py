@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,26 +20,26 @@ LAST_WAIT_SEC = 10.0
 
 @dataclass(eq=False)
 class _Lock:
-    """The turn's lock, the process whose threads take it, and whether the program ends."""
+    """The turn's lock, the process whose threads take it, and when the program began to end."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     process: int = field(default_factory=os.getpid)
-    ends: bool = False
+    ended: float | None = None
 
     def take(self, *, wait: bool) -> bool:
         """Whether it is taken. When the program ends only its main thread has it: Python ends the others where they
         are, and aborts the process where one is within a forward. Raises RunError for one that does not end."""
         ours = self.lock.acquire(blocking=wait)
-        if ours and self.ends and threading.current_thread() is not threading.main_thread():
+        if ours and self.ended is not None and threading.current_thread() is not threading.main_thread():
             self.lock.release()
-            threading.Event().wait(LAST_WAIT_SEC)
+            threading.Event().wait(max(0.0, self.ended + LAST_WAIT_SEC - time.monotonic()))
             raise RunError("the program ends, and only its main thread has answers; ask from there, or earlier")
         return ours
 
     def end(self) -> None:
         """At the end of the program: wait for the forward of another thread, behind which there is none."""
         if self.process == os.getpid() and self.lock.acquire(timeout=LAST_FORWARD_SEC):
-            self.ends = True
+            self.ended = time.monotonic()
             self.lock.release()
 
 
@@ -58,7 +59,7 @@ class Turn:
     @property
     def ends(self) -> bool:
         """Whether the program ends, and only its main thread may hold it."""
-        return self._lock.ends and self._lock.process == os.getpid()
+        return self._lock.ended is not None and self._lock.process == os.getpid()
 
     @property
     def is_mine(self) -> bool:

@@ -53,13 +53,16 @@ def fill(
     `kinds` types holes that the template leaves bare; a `check` is as in `generate`. The model is shown the template
     and the `source`, a text with what belongs in the holes; or a prompt of the caller's; or else the template itself.
     With `read_back` it gives a second opinion on what it filled in (`redraft.operations.read_back`); with `verbatim`
-    what goes into the holes of a string or a line is a part of the source.
-    Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt.
+    what goes into the holes of a string or a line, or is a string of a schema's, is a part of the source.
+    Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt, and for
+    `verbatim` without a source.
     """
     if source is not None and (prompt is not None or chat):
         raise RequestError("source was given with prompt or chat; it has a prompt of its own: leave them out")
+    if verbatim and source is None:
+        raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
     with time_limit(DEFAULT_LIMITS):  # one for all of its holes
-        found = read_template(template, kinds, source or "" if verbatim else "")
+        found = read_template(template, kinds, source if verbatim and source is not None else "")
     language = engine.language(found.source())
     if options.max_tokens is None:
         shipped = engine.config.generation.max_new_tokens

@@ -30,6 +30,8 @@ class Builder:
 
     blocks     automata with the number of their first state, each without states that lead nowhere
     literals   texts with the number of their first state; a text has a state per byte and one more
+
+    With `most_members`, sets of states that are made one have no more of them together.
     """
 
     limits: CompileLimits = DEFAULT_LIMITS
@@ -37,6 +39,7 @@ class Builder:
     literals: list[tuple[int, bytes]] = field(default_factory=list)
     empties: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
+    most_members: int | None = None
 
     def literal(self, text: bytes) -> Part:
         """Exactly these bytes."""
@@ -162,7 +165,7 @@ class _Determiniser:
         self.matters = self.moves.tobytes()
         self.closed: dict[int, tuple[int, ...]] = {}
         self.searched: dict[int, tuple[int, ...]] = {}
-        self.count = 0
+        self.count = self.members = 0
         self.fresh_single: list[NDArray[np.integer]] = []
         self.fresh_joint: list[tuple[int, ...]] = []
         self.marks = np.random.default_rng(0).integers(0, 2**63, builder.count + 1, dtype=np.uint64)
@@ -242,6 +245,9 @@ class _Determiniser:
                 self._number_plain(np.array(members))
             return int(self.single[members[0]])
         if members not in self.numbers:
+            self.members += len(members)
+            if self.builder.most_members is not None and self.members > self.builder.most_members:
+                raise OutOfReachError(f"{part_compiled()} repeats itself too often; shorten it")
             self.numbers[members] = self.count
             self.count += 1
             self.fresh_joint.append(members)

@@ -51,6 +51,8 @@ MOST_LISTED = 50_000
 MOST_MOVES = 30_000_000
 """Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of the 152 largest of MaskBench's schemas
 none that came to an end had over 25 million."""
+MOST_LENGTHS = 2**15
+"""Characters of a text that strings of bounded lengths are copied from, times their length: a state for each fifth."""
 BARE = r"[^\s:,{}\[\]<>\"]+"
 """Keys that need no quotes around them."""
 SHALLOW, GROWTH = 2, 6
@@ -72,7 +74,8 @@ def compile_schema(
 
     `depth` is how often a reference may be open inside itself; without `spaces` the text is compact. With a `quote`
     that no text holds, strings stand between two of it as they are, and keys without any. Strings of which the schema
-    has neither values, patterns nor formats are parts of the text `verbatim`, if it has parts that are long enough.
+    has neither values, patterns nor formats are parts of the text `verbatim`, if it has parts that are long enough;
+    those whose lengths it bounds only if the text is short.
     Raises ConstraintError for what is no schema, for one that nothing satisfies, and over the limits.
     """
     check_depth(schema)
@@ -239,13 +242,17 @@ class _Compiler:
 
     def copied(self, plain: Schema) -> Dfa:
         """A text that is part of the one that values are copied from, unless the schema says how it looks."""
-        found = self.text(plain)
-        if not self.verbatim or plain.get("patterns") or plain.get("formats"):
-            return found
-        inside = parts_of(self.verbatim)
-        if plain.get("minLength") or "maxLength" in plain:
-            inside = intersect(found, inside)
-        return found if inside.is_empty else inside
+        low, high, size = plain.get("minLength", 0), plain.get("maxLength"), len(self.verbatim)
+        if not size or plain.get("patterns") or plain.get("formats"):
+            return self.text(plain)
+        key = f"part {low} {high}"
+        if key not in self.texts:
+            inside = parts_of(self.verbatim)
+            if low > 1 or (high is not None and high < size):
+                counted = size * min(size, size if high is None else high) <= MOST_LENGTHS
+                inside = intersect(self.text(plain), inside) if counted else EMPTY
+            self.texts[key] = self.text(plain) if inside.is_empty else inside
+        return self.texts[key]
 
     def patterns(self, patterns: list[str]) -> Iterator[Dfa]:
         """Texts that match each of some patterns. Look-around and its like are left to the validator."""

@@ -32,7 +32,7 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
-from redraft.constraints.compile.verbatim import parts_of
+from redraft.constraints.compile.verbatim import checked, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.validation import Problem, Span, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
@@ -145,10 +145,10 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
     """The holes of a text.
 
     `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON. What goes
-    into those of a string or a line is a part of the text `verbatim`, if it has one that fits.
+    into those of a string or a line, and a schema's strings, are parts of the text `verbatim`, if it has some that fit.
     Raises ConstraintError naming the hole.
     """
-    given, used = dict(kinds or {}), set()
+    given, used, verbatim = dict(kinds or {}), set(), checked(verbatim)
     if (begun := _UNCLOSED.search(text)) is not None:
         line = text.count("\n", 0, begun.start()) + 1
         raise ConstraintError(
@@ -183,7 +183,7 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
             copied = verbatim and kind.partition("(")[0] in COPIED
             inside = intersect(dfa, parts_of(verbatim)) if copied else dfa
             return Hole(name, dfa if inside.is_empty else inside)
-        found = compile_schema(kind)
+        found = compile_schema(kind, verbatim=verbatim)
         return Hole(name, found.dfa, kind if found.checked else None)
     except ConstraintError as error:
         raise type(error)(f"hole {name!r}: {error}") from None

@@ -14,38 +14,53 @@ import numpy as np
 
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder
-from redraft.constraints.compile.limits import compiling
 from redraft.constraints.compile.remembered import remembered
+from redraft.errors import ConstraintError
 
-JOINED = ("L", "M", "N", "Pc")
+WORD = ("L", "M", "N", "Pc")
 """Categories of Unicode whose characters make words: letters, marks, digits, the underscore and its like."""
 ALONE = "Lo"
 """Letters without case: their scripts have no spaces between words, or write small words onto others."""
+FOLLOWS = ("M", "Cf")
+"""Marks and joiners stay with the character before them."""
+MOST_PLACES = 2_000_000
+"""Places of a text in which what has been copied so far stands, summed over all that can be: half a second. A word of
+three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
+
+
+def checked(text: str) -> str:
+    """A text that parts are copied from. Raises ConstraintError for what is none."""
+    if not isinstance(text, str):
+        raise ConstraintError(f"the text to copy from is {text!r:.80}; it must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        bad = f"{text[error.start]!r} at character {error.start}"
+        raise ConstraintError(f"the text to copy from has an unpaired surrogate, {bad}; use valid Unicode") from None
+    return text
 
 
 @remembered
 def parts_of(text: str) -> Dfa:
-    """All parts of a text in UTF-8. Raises OutOfReachError for a text that is too long."""
-    build = Builder()
-    first, last = build.state(), build.state()
-    with compiling(f"copying out of a text of {len(text)} characters"):
-        chain = build.literal(text.encode())
-        assert chain is not None
-        at, kinds = chain[0], [unicodedata.category(char) for char in text]
-        for i, (char, kind) in enumerate(zip(text, kinds, strict=True)):
-            if not char.isspace():
-                if not i or _parted(kinds[i - 1], kind):
-                    build.link(first, at)
-                if i + 1 == len(text) or _parted(kind, kinds[i + 1]):
-                    build.link(at + len(char.encode()), last)
-            at += len(char.encode())
-        found = build.finish((first, last))
+    """All parts of a text in UTF-8. Raises OutOfReachError for one that is too long or repeats itself too often."""
+    build = Builder(most_members=MOST_PLACES)
+    first, last, chain = build.state(), build.state(), build.literal(text.encode())
+    assert chain is not None
+    at, ends = chain[0], [True, *map(_parted, text, text[1:]), True]
+    for i, char in enumerate(text):
+        if ends[i] and not char.isspace():
+            build.link(first, at)
+        at += len(char.encode())
+        if ends[i + 1] and not char.isspace():
+            build.link(at, last)
+    found = build.finish((first, last))
     # Nothing leads back to the first state, which holds the leftmost place to begin at; nothing is no part.
     return replace(found, accepts=found.accepts & (np.arange(len(found)) > 0))
 
 
 def _parted(left: str, right: str) -> bool:
-    """Whether a part may begin or end between two characters of these categories; a mark stays with its letter."""
-    if right.startswith("M"):
+    """Whether a part may begin or end between two characters."""
+    before, behind = unicodedata.category(left), unicodedata.category(right)
+    if behind.startswith(FOLLOWS) or left == "\u200d" or "\U0001f3fb" <= right <= "\U0001f3ff":  # emoji of several
         return False
-    return not (left.startswith(JOINED) and right.startswith(JOINED)) or ALONE in (left, right)
+    return not (before.startswith(WORD) and behind.startswith(WORD)) or ALONE in (before, behind)

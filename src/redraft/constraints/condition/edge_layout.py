@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -176,7 +177,7 @@ class EdgeLayout:
         Kept with those of all smaller numbers, since every canvas of an answer needs them. Raises ConstraintError for
         too many.
         """
-        if len(self.counted) > least:
+        with suppress(IndexError):
             return self.counted[least]
         a, edges = self.automaton, self.merged.by_source
         if least * len(edges.src) > MOST_COUNTED or least * a.states > MOST_FEWEST:
@@ -190,7 +191,7 @@ class EdgeLayout:
             rows.append(np.full(a.states, FAR, np.int32))
             rows[-1][edges.sums] = np.minimum(np.minimum.reduceat(rows[-2][edges.dst], edges.starts) + 1, FAR)
             rows[-1][a.end] = FAR
-        self.counted[:] = rows
+        self.counted[:] = rows  # another thread may put fewer there, and then needs them made again
         return rows[least]
 
     @cached_property

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import Language, Source
 from redraft.constraints.sources import copying, schema_source, source_of
 from redraft.constraints.validation import verdicts
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
+from redraft.operations.verbatim import copied_or_free
 from redraft.server.http.errors import ApiError, api_error, unsupported
 from redraft.server.openai.fields import Chat, Completion, NamedTool, ResponseFormat, StructuredOutputs, Tool
 from redraft.text import Text
@@ -27,22 +27,20 @@ MANNERS = {"fence": "json_", "compact": "json_", "disable_any_whitespace": "json
 @dataclass(frozen=True)
 class Constraint:
     """What an answer is held to, and the field that asks for it. With `thinking` the answer follows some; `content` is
-    the format of an answer that calls no tool; `instead` is for a text that is too long to copy from."""
+    the format of an answer that calls no tool. Strings are copied out of the text `copied` where that makes nothing
+    else harder."""
 
     source: Source
     field: str
     thinking: bool = False
     content: Source | None = None
-    instead: Source | None = None
+    copied: str | None = None
 
-    def language(self, engine: Engine) -> Language:
-        """Compiled for an engine. Raises ConstraintError."""
-        try:
-            plain = engine.language(self.source)
-        except OutOfReachError:
-            if self.instead is None:
-                raise
-            plain = engine.language(self.instead)
+    def language(self, engine: Engine, max_tokens: int | None) -> Language:
+        """Compiled for an engine and answers of so many tokens. Raises ConstraintError."""
+        if self.copied is not None:
+            return copied_or_free(engine, self.source, self.copied, max_tokens)
+        plain = engine.language(self.source)
         if self.content is not None and plain.checked:
             call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
             return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
@@ -50,11 +48,11 @@ class Constraint:
 
 
 def copied(constraint: Constraint | None, text: str, *, wanted: bool) -> Constraint | None:
-    """The same with strings that are parts of a text, if it is a schema; without `wanted`, where the text is not too
-    long for that."""
+    """The same with strings that are parts of a text, if it is a schema; without `wanted`, where that makes nothing
+    else harder."""
     if constraint is None or constraint.source.kind != "schema" or constraint.field == "tools":
         return constraint
-    return replace(constraint, source=copying(constraint.source, text), instead=None if wanted else constraint.source)
+    return replace(constraint, source=copying(constraint.source, text)) if wanted else replace(constraint, copied=text)
 
 
 @dataclass(frozen=True)

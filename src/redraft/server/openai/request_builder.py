@@ -92,12 +92,16 @@ class RequestBuilder:
         found: list[ResolvedRequest] = []
         if constraint is not None:
             options = replace(options, stop=())
+        wholes = [prompt if isinstance(prompt, Prompt) else Prompt(tuple(prompt)) for prompt in prompts]
+        owns = [self._clipped(options, len(whole.tokens)) for whole in wholes]
+        for whole, own in zip(wholes, owns, strict=True):
+            if len(whole.tokens) >= self.engine.config.model.max_positions:
+                self.engine.resolve(Request(whole, own))  # refused before anything is compiled for it
         try:
-            language = None if constraint is None else constraint.language(self.engine)
+            room = min((own.max_tokens for own in owns if own.max_tokens is not None), default=None)
+            language = None if constraint is None else constraint.language(self.engine, room)
             thinking = constraint is not None and constraint.thinking
-            for prompt in prompts:
-                whole = prompt if isinstance(prompt, Prompt) else Prompt(tuple(prompt))
-                own = _timely(self._clipped(options, len(whole.tokens)))
+            for whole, own in zip(wholes, map(_timely, owns), strict=True):
                 one = self.engine.resolve(Request(whole, own, thinking=thinking, constraint=language))
                 found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
         except ConstraintError as error:

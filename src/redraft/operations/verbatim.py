@@ -1,0 +1,25 @@
+"""Strings that are copied out of a text where nobody asked for it: only if nothing else becomes harder by it."""
+
+from __future__ import annotations
+
+from redraft.constraints.compile.limits import OutOfReachError
+from redraft.constraints.language import Language, Source
+from redraft.constraints.sources import copying
+from redraft.engine.engine import Core
+
+
+def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | None) -> Language:
+    """The language of a schema's source, strings of which are parts of a text.
+
+    They are free where some part of the schema is left to a validator, since of few strings perhaps none satisfies it;
+    where the text is too long to copy from; and where each answer would be longer than `max_tokens`. Raises
+    ConstraintError for a schema that cannot be kept.
+    """
+    free = engine.language(source)
+    if free.held != "exact":
+        return free
+    try:
+        found = engine.language(copying(source, text))
+    except OutOfReachError:
+        return free
+    return found if max_tokens is None or found.shortest <= max_tokens else free
