@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_540, TESTS: 34_200}
+WHOLE_WALLS = {SOURCE: 48_610, TESTS: 34_270}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,12 +18,12 @@ PART_WALLS = {
     "images": 830,
     "model/gpu": 2_020,
     "weights": 3_565,
-    "constraints": 6_760,
+    "constraints": 6_790,
     "tasks": 2_590,
     "tune": 4_330,
     "measure": 2_770,
     "server": 6_300,
-    "operations": 2_210,
+    "operations": 2_240,
     "trace": 650,
     "distributed": 640,
     "cli": 5_130,

@@ -51,8 +51,6 @@ MOST_LISTED = 50_000
 MOST_MOVES = 30_000_000
 """Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of the 152 largest of MaskBench's schemas
 none that came to an end had over 25 million."""
-MOST_LENGTHS = 2**15
-"""Characters of a text that strings of bounded lengths are copied from, times their length: a state for each fifth."""
 BARE = r"[^\s:,{}\[\]<>\"]+"
 """Keys that need no quotes around them."""
 SHALLOW, GROWTH = 2, 6
@@ -242,15 +240,12 @@ class _Compiler:
 
     def copied(self, plain: Schema) -> Dfa:
         """A text that is part of the one that values are copied from, unless the schema says how it looks."""
-        low, high, size = plain.get("minLength", 0), plain.get("maxLength"), len(self.verbatim)
-        if not size or plain.get("patterns") or plain.get("formats"):
+        if not self.verbatim or plain.get("patterns") or plain.get("formats"):
             return self.text(plain)
+        low, high = plain.get("minLength", 0), plain.get("maxLength")
         key = f"part {low} {high}"
         if key not in self.texts:
-            inside = parts_of(self.verbatim)
-            if low > 1 or (high is not None and high < size):
-                counted = size * min(size, size if high is None else high) <= MOST_LENGTHS
-                inside = intersect(self.text(plain), inside) if counted else EMPTY
+            inside = parts_of(self.verbatim, low, high)
             self.texts[key] = self.text(plain) if inside.is_empty else inside
         return self.texts[key]
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from redraft.constraints.compile.automaton import Dfa
+from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.remembered import remembered
+from redraft.constraints.compile.values import text_of
 from redraft.errors import ConstraintError
 
 WORD = ("L", "M", "N", "Pc")
@@ -26,6 +27,8 @@ FOLLOWS = ("M", "Cf")
 MOST_PLACES = 2_000_000
 """Places of a text in which what has been copied so far stands, summed over all that can be: half a second. A word of
 three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
+MOST_LENGTHS = 2**15
+"""Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 
 
 def checked(text: str) -> str:
@@ -40,9 +43,21 @@ def checked(text: str) -> str:
     return text
 
 
+def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
+    """The parts of a text in UTF-8, of `low` to `high` characters; none if it is too long for so many to be counted.
+
+    Raises OutOfReachError for a text that is too long by itself, or repeats itself too often.
+    """
+    size = len(text)
+    if low <= 1 and (high is None or high >= size):
+        return _all_parts(text)
+    if low > size or size * min(size, size if high is None else high) > MOST_LENGTHS:
+        return EMPTY
+    return intersect(text_of(low, high), _all_parts(text))
+
+
 @remembered
-def parts_of(text: str) -> Dfa:
-    """All parts of a text in UTF-8. Raises OutOfReachError for one that is too long or repeats itself too often."""
+def _all_parts(text: str) -> Dfa:
     build = Builder(most_members=MOST_PLACES)
     first, last, chain = build.state(), build.state(), build.literal(text.encode())
     assert chain is not None
