@@ -18,6 +18,7 @@ from tests.helpers import beside
 from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, inside
 
+from redraft.constraints.compile.limits import READING
 from redraft.engine import vision
 from redraft.errors import RequestError
 from redraft.images.messages import GivenImage
@@ -91,11 +92,13 @@ def test_canvases_decisions_schemas_and_counts_take_images(server: Inside, seein
 def test_an_image_is_decoded_once_for_a_request(
     server: Inside, seeing: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was decoded again for each number of turns that `truncation` tried, and for each question."""
+    """It was decoded again for each number of turns that `truncation` tried, and for each question; and for a question
+    while all others waited."""
     decoded, plain = list[str](), vision.load_rgb
 
     def load_rgb(*given: Any, **named: Any) -> Any:
         decoded.append(named["part"])
+        assert READING.mine is None
         return plain(*given, **named)
 
     monkeypatch.setattr(vision, "load_rgb", load_rgb)
@@ -430,7 +433,7 @@ def test_a_hundred_images_leave_memory_flat(server: Inside, client: OpenAI) -> N
 def test_a_small_image_waits_for_no_large_one(seeing: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited seconds for one whose decoding nothing can interrupt."""
     assert seeing.vision is not None
-    small, large = (GivenImage("image", encoded(Image.new("RGB", (side, side)))) for side in (64, 2100))
+    small, large = (GivenImage("image", encoded(Image.new("RGB", (side, side)))) for side in (64, 4200))
     assert [is_small(one.image) for one in (small, large) if isinstance(one.image, bytes)] == [True, False]
     profile = b"a\0\0" + zlib.compress(bytes(2**20))
     for data in (b"no image", png(8, *[(b"iCCP", profile)] * 3000)):  # the second takes seconds to open

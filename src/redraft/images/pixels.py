@@ -43,7 +43,8 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
-SMALL_PIXELS = 2**22
+SMALL_PIXELS = 2**24
+"""More than a telephone's photograph has; decoding so many takes less than a second."""
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -148,7 +149,9 @@ def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
     """Every question read, by turns of the callers: no batch has these forwards. Raises ApiError if the time is up."""
     until = UNTIL.get()
     try:
-        with READING.turn(secrets.token_hex(), counted=False) as turn, decoded_once():
+        with decoded_once(), ExitStack() as reading:
+            service.engine.chat_prompt(turns)  # its images are decoded before others wait for this
+            turn = reading.enter_context(READING.turn(secrets.token_hex(), counted=False))
 
             def check() -> None:
                 if is_gone() or (until is not None and time.monotonic() > until):
