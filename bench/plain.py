@@ -4,8 +4,9 @@
     python bench/plain.py --run runs/nano --count 40 --show 10        a run that has not ended
 
 Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
-apart and never trained on), `strangers` (fifty sentences as a stranger types them), `elsewhere` (texts that say nothing
-of what is asked: null is right, and another value should be called a guess), `copies` (random strings and other
+apart and never trained on), `strangers` (fifty sentences as a stranger types them), `newcomers` (by a reader who had seen
+none of these; logs, lists and other languages among them), `elsewhere` (texts that say nothing of what is asked: null is
+right, and another value should be called a guess), `copies` (random strings and other
 alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them,
 and fillings to their template, as `redraft fill` does. As these commands do for nano, strings are copied word for word
 out of the text, and answers are read back: where something else was likelier at a token, the likelier of the canvas's
@@ -51,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ("extract-short", "extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
 OTHERS = ("edit", "mend", "fill", "copy")
 GRIDS = ("sudoku-4x4", "sudoku-6x6")
-WRITTEN = ("phrasings", "strangers", "elsewhere")
+WRITTEN = ("phrasings", "strangers", "newcomers", "elsewhere")
 FITTED, JUDGED = "phrasings", ("strangers", "elsewhere")
 """Where the temperature of the probabilities of values is fitted, and where it is judged."""
 GROUPS = (*WRITTEN, "copies", *RECORDS, *OTHERS)
@@ -71,6 +72,8 @@ class Answered:
     tokens: int
     seconds: float
     guessed: bool
+    forwards: int = 0
+    """In all: the canvas's steps, the reading back, and a token each of what was written from left to right."""
     rewritten: bool = False
     values: tuple[Guess, ...] = ()
     """Of each plain value its probability, and whether it is right."""
@@ -123,10 +126,10 @@ def line(found: Sequence[Answered]) -> str:
     fields = sum(each.fields * each.count for each in found) / sum(each.count for each in found)
     steps, seconds = mean(each.steps for each in found), mean(each.seconds for each in found)
     sure = guessed_of(found).items() if any(each.guessed for each in found) else ()
-    again = sum(each.rewritten for each in found)
+    again, forwards = sum(each.rewritten for each in found), mean(each.forwards for each in found)
     return (
-        f"{said(exact, 'exact')} exact, {fields:.1%} of fields, {steps:.2f} forwards,"
-        f" {sum(each.tokens for each in found) / sum(each.steps for each in found):.1f} tokens per forward,"
+        f"{said(exact, 'exact')} exact, {fields:.1%} of fields, {steps:.2f} steps, {forwards:.1f} forwards,"
+        f" {sum(each.tokens for each in found) / sum(each.steps for each in found):.1f} tokens per step,"
         f" {1000 * seconds:.0f} ms"
         + f", {again} of {len(found)} written again" * bool(again)
         + "".join(f", {n} of {count} {name} called a guess" for name, (n, count) in sure)
@@ -185,7 +188,7 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
         options = Options(causal=True, max_tokens=most, seed=seed, temperature=0.0)
     record = group in RECORDS or group in (*WRITTEN, "copies")
     held = record and not arguments.free and not arguments.causal
-    began = time.monotonic()
+    began, before = time.monotonic(), engine.loop.forwards
     source = schema_source(schema_of(example.prompt), verbatim=text_of(example.prompt)) if held else None
     if group == "fill" and not arguments.free and not arguments.causal:
         template = template_of(example.prompt)
@@ -206,9 +209,19 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     values = tuple(
         Guess(sure[f"/{name}"], judge({name: value}, got) == 1.0) for name, value in named.items() if f"/{name}" in sure
     )
-    rewritten, steps = opinion is not None and opinion.instead_of is not None, sum(canvas.steps)
     return Answered(
-        example.prompt, example.answer, done.text, fields, count, steps, needed, seconds, guessed, rewritten, values
+        example.prompt,
+        example.answer,
+        done.text,
+        fields,
+        count,
+        steps=sum(canvas.steps),
+        tokens=needed,
+        seconds=seconds,
+        guessed=guessed,
+        forwards=engine.loop.forwards - before,
+        rewritten=opinion is not None and opinion.instead_of is not None,
+        values=values,
     )
 
 
@@ -259,11 +272,12 @@ def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> Non
         figures[group] = right | {
             "count": len(all_of),
             "fields": round(fields, 4),
-            "forwards": round(mean(each.steps for each in all_of), 3),
+            "steps": round(mean(each.steps for each in all_of), 3),
+            "forwards": round(mean(each.forwards for each in all_of), 3),
             "milliseconds": round(1000 * mean(each.seconds for each in all_of), 1),
         }
         figures[group] |= {"guesses": guessed_of(all_of), "rewritten": sum(each.rewritten for each in all_of)}
-        if group in ("strangers", "elsewhere"):
+        if group in ("strangers", "newcomers", "elsewhere"):
             figures[group]["answers"] = [[each.prompt, each.wanted, each.got] for each in all_of]
     way = "from left to right" if arguments.causal else "fast"
     name = Path(arguments.run or arguments.model).name

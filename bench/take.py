@@ -54,7 +54,7 @@ class Take:
 
 BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --model nano-sudoku --threads 1"
 BEFORE = "python bench/before_after.py --before ../before"
-WRITTEN = "--groups phrasings strangers copies extract-short"
+WRITTEN = "--groups phrasings strangers newcomers copies extract-short"
 SHIPPED = "python bench/plain.py --model nano --canvas 128 --count 100"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),

@@ -57,14 +57,17 @@ def nano(root: Path) -> str:
     """How often the model of the first commands is right."""
     figures = read_record(root / "bench" / "records" / "plain-nano.json").figures
     typed, phrased, own = figures["strangers"], figures["phrasings"], figures["elsewhere"]
+    other = figures["newcomers"]
     others = ", ".join(f"{figures[name]['exact']:.0%} of {what}" for name, what in OTHERS.items())
     wrong, right = typed["guesses"]["wrong"], typed["guesses"]["right"]
     millions = count_parameters(read_config(locate("nano")).model).total / 1e6
     return (
         f"nano has {millions:.1f} million parameters and makes mistakes. The JSON is always valid; the values may be "
-        f"wrong. Of {typed['count']} sentences typed as a stranger might, it gets {typed['exact']:.0%} right, and "
-        f"{typed['fields']:.0%} of their fields, in {typed['forwards']:.1f} steps each "
-        f"([record](bench/records/plain-nano.json), with every answer). Of "
+        f"wrong. Of {typed['count']} short sentences that we typed as a stranger might, `redraft json` gets "
+        f"{typed['exact']:.0%} right, and {typed['fields']:.0%} of their fields, in {typed['steps']:.1f} steps of the "
+        f"canvas and {typed['forwards']:.1f} forwards in all ([record](bench/records/plain-nano.json), with every "
+        f"answer). Of {other['count']} that a newcomer wrote, logs, lists and other languages among them, it gets "
+        f"{other['exact']:.0%}, and {other['fields']:.0%} of the fields. Of "
         f"{phrased['count']} phrasings that its training data lacks, it gets {phrased['fields']:.0%} of the fields "
         f"right. If a text does not say what is asked, null is the right answer, and nano gives it for "
         f"{own['fields']:.0%} of such fields. An answer that is unlikely when read back is written again, from left to "

@@ -37,10 +37,17 @@ def nano() -> Iterator[Engine]:
 
 
 def parts(text: str) -> set[str]:
-    """Every pair of ends is looked at. A letter without case, as \u6771, stands alone; a mark stays with its letter."""
+    """Every pair of ends is looked at. A letter without case, as \u6771, stands alone; an accent stays with its letter.
+    A quote and a point begin a part behind a space or each other, before anything but a space, and end one likewise."""
     ends = [i for i in range(len(text) + 1) if i in (0, len(text)) or _between(text[i - 1], text[i])]
-    pairs = ((a, b) for a in ends for b in ends if a < b)
-    return {text[a:b] for a, b in pairs if not text[a].isspace() and not text[b - 1].isspace()}
+    begins, closes = re.compile(r'[^ \n."]|["."](?![ \n]|\Z)'), re.compile(r'[^ \n."]\Z|(?<=[^ \n])["."]\Z')
+    first = [i for i in ends if begins.match(text[i:]) and _free(text[i : i + 1], text[:i][-1:])]
+    last = [i for i in ends if closes.search(text[:i]) and _free(text[:i][-1:], text[i : i + 1])]
+    return {text[a:b] for a in first for b in last if a < b}
+
+
+def _free(char: str, beside: str) -> bool:
+    return char not in (".", '"') or beside in ("", " ", "\n", ".", '"')
 
 
 def _between(left: str, right: str) -> bool:
@@ -70,7 +77,16 @@ def test_the_parts_of_a_text_are_those_from_word_to_word(text: str) -> None:
         ("私は東京に住む", "東京", True),
         ("서울에서 왔다", "서울", True),
         ("see snake_case", "snake", False),
-        ("O'Neil's", "O'Neil", True),
+        ("O'Neil's", "O'Neil's", True),
+        ("O'Neil's", "'s", False),
+        ("at 14:05:33, ERROR", "14:05:33", True),
+        ("at 14:05:33, ERROR", ":33", False),
+        ("at 14:05:33, ERROR", "14:05:33,", False),
+        ("see .NET (old)", ".NET", True),
+        ("see .NET (old)", "(old)", True),
+        ("a - b", "-", False),
+        ("ok 👍 then", "👍", True),
+        ("50 €", "€", True),
         ("so 👩‍👩‍👧 it is", "👩‍👩‍👧", True),
         ("so 👩‍👩‍👧 it is", "👩‍", False),
         ("👍🏽!", "👍", False),

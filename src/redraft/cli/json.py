@@ -19,6 +19,7 @@ from redraft.cli.common import (
     image_flag,
     is_verbatim,
     load_engine,
+    note,
     numbered_lines,
     read_back_flag,
     read_prompt,
@@ -213,6 +214,8 @@ def _line(
         with suppress(RedraftError):  # of an image, or for a full disk of the trace: there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done, guessed = opinion.done, opinion.guesses(engine.text)
+            if opinion.instead_of is not None and arguments.watch:
+                note("read back, another answer was likelier; it was written from left to right, and is this one")
             likely = {path: round(one, 6) for path, one in opinion.likely(engine.text).items()}
             read = {"likely": likely, "guesses": guessed}
     value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))

@@ -78,7 +78,7 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
     """The schema of a type's name, or of texts of which one is written."""
     kind = field["typed"] or field["kind"] or "str"
     if "|" in kind:
-        texts = [one.strip() for one in kind.split("|")]
+        texts = [_unquoted(one.strip()) for one in kind.split("|")]
         if all(texts) and len(set(texts)) == len(texts):
             return {"enum": texts}
         raise ConstraintError(f"schema {text!r:.200}: {kind!r} has an empty or a repeated text; write them as S|M|L")
@@ -86,12 +86,16 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
         remedy = did_you_mean(kind, TYPES)
         if " " in kind:
             remedy = "; put commas between fields"
-        elif kind in ("list", "array"):
+        elif kind.partition("[")[0].lower() in ("list", "array"):
             remedy = "; a list of texts is str[]"
         raise ConstraintError(
             f"schema {text!r:.200}: {field['name']!r} has type {kind!r}; types: {', '.join(TYPES)}{remedy}"
         )
     return dict(TYPES[kind])
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def _schema_of_class(kind: type) -> Any:

@@ -32,6 +32,8 @@ class _Lock:
         ours = self.lock.acquire(blocking=wait)
         if ours and self.ended is not None and threading.current_thread() is not threading.main_thread():
             self.lock.release()
+            if not wait:
+                return False
             threading.Event().wait(max(0.0, self.ended + LAST_WAIT_SEC - time.monotonic()))
             raise RunError("the program ends, and only its main thread has answers; ask from there, or earlier")
         return ours
