@@ -23,7 +23,7 @@ from redraft.errors import ConstraintError
 WORD = ("L", "M", "N", "Pc")
 """Categories of Unicode whose characters make words: letters, marks, digits, the underscore and its like."""
 SOLID, SIGNS = (*WORD, "So", "Sc"), "%‰"
-"""And those that are a part by themselves, as emoji and currencies' signs are; signs that may end one behind a space."""
+"""And those that are a part by themselves, as emoji and currencies' signs are; signs that may follow a space."""
 ALONE = "Lo"
 """Letters without case: their scripts have no spaces between words, or write small words onto others."""
 FOLLOWS = ("M", "Cf")
