@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.constraints.compile.limits import READING, UNTIL, is_gone
+from redraft.constraints.compile.limits import PREPARING, READING, UNTIL, is_gone
 from redraft.engine.vision import decoded_once
 from redraft.errors import DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
@@ -150,7 +150,8 @@ def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
     until = UNTIL.get()
     try:
         with decoded_once(), ExitStack() as reading:
-            service.engine.chat_prompt(turns)  # its images are decoded before others wait for this
+            with PREPARING.turn(secrets.token_hex(), counted=False):
+                service.engine.chat_prompt(turns)  # its images are decoded before others wait for this
             turn = reading.enter_context(READING.turn(secrets.token_hex(), counted=False))
 
             def check() -> None:
