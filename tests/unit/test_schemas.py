@@ -71,3 +71,9 @@ def test_a_name_that_begins_like_json_is_a_name() -> None:
 def test_what_is_no_schema_is_refused(form: Any, said: str) -> None:
     with pytest.raises(ConstraintError, match=said.replace("|", r"\|")):
         plain_schema(form)
+
+
+def test_choices_may_stand_in_quotes_and_a_list_is_written_behind_its_type() -> None:
+    assert plain_schema("""size "S"|'M'|L""")["properties"]["size"] == {"enum": ["S", "M", "L"]}
+    with pytest.raises(ConstraintError, match=r"a list of texts is str\[\]"):
+        plain_schema("tags list[str]")

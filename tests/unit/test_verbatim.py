@@ -19,7 +19,6 @@ from redraft.constraints.compile.automaton import Compiled
 from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.verbatim import parts_of
-from redraft.constraints.disk_cache import code_version
 from redraft.constraints.sources import schema_source
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
@@ -216,7 +215,6 @@ def parts_by_words(text: str) -> set[str]:
 def test_a_language_of_one_text_is_not_kept(nano: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night's batch would fill the folder with what is never asked for again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert code_version()
     nano.language(schema_source("who", verbatim=TEXT))
     assert not list(tmp_path.rglob("*.language"))
     nano.language(schema_source("who"))

@@ -253,27 +253,14 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
         note(BOUNDS[arguments.model])
 
 
-def read_back_flag(parser: argparse.ArgumentParser) -> None:
-    """Whether what was written is read a second time."""
+def copying_flags(parser: argparse.ArgumentParser) -> None:
+    """Whether an answer out of a text is read a second time, and whether its strings are parts of the text."""
     parser.add_argument(
         "--read-back",
         action=argparse.BooleanOptionalAction,
         help="read the answer a second time, from left to right; where something else was likelier, the model writes it"
         " so, too, a token a forward, and the likelier answer is taken (default: for nano alone)",
     )
-
-
-def reads_back(arguments: argparse.Namespace) -> bool:
-    """Whether it is: nano was taught to write from left to right, too, and copies better so."""
-    return _of_nano(arguments) if arguments.read_back is None else bool(arguments.read_back)
-
-
-def _of_nano(arguments: argparse.Namespace) -> bool:
-    return arguments.model == "nano" and not getattr(arguments, "adapter", None)
-
-
-def verbatim_flag(parser: argparse.ArgumentParser) -> None:
-    """Whether strings are parts of the text."""
     parser.add_argument(
         "--verbatim",
         action=argparse.BooleanOptionalAction,
@@ -282,9 +269,10 @@ def verbatim_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_verbatim(arguments: argparse.Namespace) -> bool:
-    """Whether they are: nano was taught to copy, and settles in half as many steps so."""
-    return _of_nano(arguments) if arguments.verbatim is None else bool(arguments.verbatim)
+def is_on(given: bool | None, arguments: argparse.Namespace) -> bool:
+    """Whether one of these holds: as it was given, else for nano, which was taught to copy and to write both ways."""
+    of_nano = arguments.model == "nano" and not getattr(arguments, "adapter", None)
+    return of_nano if given is None else given
 
 
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:

@@ -9,14 +9,12 @@ from pathlib import Path
 from redraft.cli.common import (
     Commands,
     command,
-    is_verbatim,
+    copying_flags,
+    is_on,
     load_engine,
     print_json,
-    read_back_flag,
     read_prompt,
-    reads_back,
     say_bounds,
-    verbatim_flag,
 )
 from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -45,8 +43,7 @@ def add(commands: Commands) -> None:
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
     )
     check_flag(parser)
-    read_back_flag(parser)
-    verbatim_flag(parser)
+    copying_flags(parser)
     trace_flag(parser)
     sampling_flags(parser, own={"max_tokens": "most tokens of the filled text"})
     model_flags(parser)
@@ -57,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     template = read_prompt(arguments.template, arguments.file, "template")
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
-    copied = is_verbatim(arguments) if arguments.text is not None else bool(arguments.verbatim)
+    copied = is_on(arguments.verbatim, arguments) if arguments.text is not None else bool(arguments.verbatim)
 
     say_bounds(arguments, "Fill in" if arguments.text is not None else arguments.prompt if arguments.chat else None)
     engine = load_engine(arguments)
@@ -70,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             prompt=arguments.prompt,
             chat=arguments.chat,
             check=check,
-            read_back=reads_back(arguments),
+            read_back=is_on(arguments.read_back, arguments),
             options=options_of(arguments),
         )
         try:

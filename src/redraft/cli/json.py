@@ -14,20 +14,18 @@ from redraft.cli.common import (
     Commands,
     asked,
     command,
+    copying_flags,
     decoded,
     escaped,
     image_flag,
-    is_verbatim,
+    is_on,
     load_engine,
     note,
     numbered_lines,
-    read_back_flag,
     read_prompt,
-    reads_back,
     say_bounds,
     say_guesses,
     tame,
-    verbatim_flag,
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -73,8 +71,7 @@ def add(commands: Commands) -> None:
     )
     image_flag(parser, "; the text may then be left out")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
-    read_back_flag(parser)
-    verbatim_flag(parser)
+    copying_flags(parser)
     watch_flag(parser)
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
@@ -134,7 +131,7 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     def held_to(text: str) -> Language:
         if arguments.verbatim:
             return engine.language(copying(source, text))
-        copied = is_verbatim(arguments) and options.canvas is None
+        copied = is_on(arguments.verbatim, arguments) and options.canvas is None
         return copied_or_free(engine, source, text, options.max_tokens) if copied else language
 
     def request(text: str, number: int) -> Request:
@@ -210,7 +207,7 @@ def _line(
 
     read: dict[str, Any] = {}
     guessed: Sequence[str] = ()
-    if reads_back(arguments):
+    if is_on(arguments.read_back, arguments):
         with suppress(RedraftError):  # of an image, or for a full disk of the trace: there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done, guessed = opinion.done, opinion.guesses(engine.text)

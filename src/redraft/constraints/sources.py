@@ -15,7 +15,7 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
-from redraft.constraints.compile.verbatim import checked
+from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.language import MARKS, TEXT, Source
 from redraft.constraints.schemas import plain_schema
 from redraft.errors import ConstraintError
@@ -76,15 +76,13 @@ def schema_source(
         return found._replace(dfa=build.finish(build.either([build.embed(found.dfa), build.then(*block)])))
 
     options: tuple[int | str, ...] = (depth, spaces, *["fence"] * fence)
-    return Source("schema", text, compile_it, options, checked(verbatim))
+    return Source("schema", text, compile_it, options, as_text(verbatim))
 
 
 def copying(source: Source, text: str) -> Source:
     """The source of a schema, strings of which are parts of a text, as in `schema_source`."""
-    depth, spaces, *fence = source.options
-    return schema_source(
-        json.loads(source.text), depth=int(depth), spaces=bool(spaces), fence=bool(fence), verbatim=text
-    )
+    (depth, spaces), fence = source.options[:2], "fence" in source.options
+    return schema_source(json.loads(source.text), depth=int(depth), spaces=bool(spaces), fence=fence, verbatim=text)
 
 
 def anything() -> Source:

@@ -32,7 +32,7 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
-from redraft.constraints.compile.verbatim import checked, parts_of
+from redraft.constraints.compile.verbatim import as_text, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.validation import Problem, Span, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
@@ -148,7 +148,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
     into those of a string or a line, and a schema's strings, are parts of the text `verbatim`, if it has some that fit.
     Raises ConstraintError naming the hole.
     """
-    given, used, verbatim = dict(kinds or {}), set(), checked(verbatim)
+    given, used, verbatim = dict(kinds or {}), set(), as_text(verbatim)
     if (begun := _UNCLOSED.search(text)) is not None:
         line = text.count("\n", 0, begun.start()) + 1
         raise ConstraintError(

@@ -37,7 +37,7 @@ MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 
 
-def checked(text: str) -> str:
+def as_text(text: str) -> str:
     """A text that parts are copied from. Raises ConstraintError for what is none."""
     if not isinstance(text, str):
         raise ConstraintError(f"the text to copy from is {text!r:.80}; it must be a string")

@@ -150,8 +150,9 @@ def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
     until = UNTIL.get()
     try:
         with decoded_once(), ExitStack() as reading:
-            with PREPARING.turn(secrets.token_hex(), counted=False):
-                service.engine.chat_prompt(turns)  # its images are decoded before others wait for this
+            if not all(isinstance(turn["content"], str) for turn in turns):
+                with PREPARING.turn(secrets.token_hex(), counted=False):
+                    service.engine.chat_prompt(turns)  # its images are decoded before others wait for this
             turn = reading.enter_context(READING.turn(secrets.token_hex(), counted=False))
 
             def check() -> None:
