@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_640, TESTS: 34_270}
+WHOLE_WALLS = {SOURCE: 48_680, TESTS: 34_340}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_590,
     "tune": 4_330,
     "measure": 2_770,
-    "server": 6_300,
+    "server": 6_330,
     "operations": 2_240,
     "trace": 650,
     "distributed": 640,

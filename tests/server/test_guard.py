@@ -161,6 +161,32 @@ def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> No
     assert ask(guarded, authorization="Bearer first-key").status_code == 200
 
 
+def test_refusals_of_one_caller_wait_for_each_other(guarded: Inside, monkeypatch: Patch) -> None:
+    """Connections that send nothing but mistakes took half of what an answer of another key needed."""
+    clock = [1000.0]
+    monkeypatch.setattr(bounds, "time", Mock(monotonic=lambda: clock[0]))
+    refusals = bounds.Refusals()
+    waits = [refusals.wait_sec("one") for _ in range(70)]
+    assert waits[:50] == [0.0] * 50
+    assert waits[50:] == pytest.approx([i / 50 for i in range(1, 21)])
+    assert refusals.wait_sec("other") == 0.0
+    assert max(refusals.wait_sec("one") for _ in range(500)) == 1.0
+    clock[0] += 2
+    assert refusals.wait_sec("one") == 0.0
+    monkeypatch.undo()
+    waited, sleep = list[float](), asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        waited.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(middleware.asyncio, "sleep", noted)
+    monkeypatch.setattr(bounds, "REFUSALS", 2)
+    for key in ("", "", "", "", "Bearer first-key"):
+        ask(guarded, authorization=key)
+    assert len(waited) >= 1  # of four without a key; an answer waits for nothing
+
+
 def test_every_reply_is_safe_and_numbered(served: Inside) -> None:
     reported = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "mine-1"}, timeout=100)
     assert reported.headers["x-request-id"] == "mine-1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ LONG_BODY = 2**16
 """Bytes from which a body counts among these."""
 HEAD_BYTES = 64 * 2**10
 """Of a request: its path, its query and its headers."""
+REFUSALS = 50
+"""Of one caller at once, and then in a second: the event loop makes them while the engine's thread waits for Python."""
+MOST_PACED = 4096
 
 
 def body_too_large(limit: int) -> ApiError:
@@ -82,6 +86,23 @@ class Bodies:
     def drop(self, caller: object, read: int) -> None:
         """One is done with; a caller that has none left is forgotten."""
         self._held -= Counter({caller: read})
+
+
+class Refusals:
+    """When refusals leave: REFUSALS of a caller at once, the others at that many a second (a leaky bucket)."""
+
+    def __init__(self) -> None:
+        self._due: dict[object, float] = {}  # when each caller's last one leaves
+
+    def wait_sec(self, caller: object) -> float:
+        """How long the next one waits, and count it. A second at most: clients that hang up do not wait for theirs, and
+        others of their address shall not do so for them."""
+        now = time.monotonic()
+        if len(self._due) > MOST_PACED:
+            self._due = {caller: due for caller, due in self._due.items() if due > now - 1}
+        due = max(self._due.get(caller, 0.0), now - 1) + 1 / REFUSALS
+        self._due[caller] = min(due, now + 1)
+        return max(0.0, self._due[caller] - now)
 
 
 class Entrance:

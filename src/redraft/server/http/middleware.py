@@ -16,9 +16,9 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redraft.server.http.errors import ApiError
+from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.keys import key_number, sent_key
-from redraft.server.http.limits import HEAD_BYTES, Bodies, body_too_large, head_too_long
+from redraft.server.http.limits import HEAD_BYTES, Bodies, Refusals, body_too_large, head_too_long
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service, caller_of, stopping
 from redraft.server.http.sse import line_of
@@ -45,7 +45,7 @@ class Middleware:
 
     def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
         self.app, self.service, self.log = app, service, log
-        self._bodies = Bodies()
+        self._bodies, self._refusals = Bodies(), Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -53,18 +53,18 @@ class Middleware:
             await self.app(scope, receive, send)
             return
         headers = headers_of(scope)
-        seen = _Seen(send, _request_id(headers))
+        seen = _Seen(send, _request_id(headers), self._refusals)
         scope.setdefault("state", {})["request_id"] = seen.id
         scope["state"]["log"] = seen.notes
         # Where GET is answered, so is HEAD: the server below leaves out the body, by the method that it sees.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             refused = self._refuse(scope, headers)
+            seen.caller = caller_of(scope)
             if refused is not None:
                 self.service.metrics.errors.labels(refused.code or str(refused.status)).inc()
                 await answer(refused)(scope, receive, seen.send)
             else:
-                seen.caller = caller_of(scope)
                 await self.app(inner, self._bounded(receive, seen), seen.send)
         except asyncio.CancelledError:  # the server's end, for which it has waited as long as it may
             if not seen.status:
@@ -149,10 +149,10 @@ class Middleware:
 
 
 class _Seen:
-    """One request and what is known of its answer."""
+    """One request and what is known of its answer. A refusal waits for its turn among those of its caller."""
 
-    def __init__(self, send: Send, id_: str) -> None:
-        self._send, self.id = send, id_
+    def __init__(self, send: Send, id_: str, refusals: Refusals) -> None:
+        self._send, self.id, self._refusals = send, id_, refusals
         self.began, self.status, self.done = time.monotonic(), 0, False
         self.caller: object = None
         self.read = 0  # bytes of its body
@@ -160,6 +160,9 @@ class _Seen:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            refuses = message["status"] >= 400 and message["status"] != GONE
+            if refuses and (wait_sec := self._refusals.wait_sec(self.caller)):
+                await asyncio.sleep(wait_sec)
             self.status = message["status"]
             message["headers"] += [*HEADERS, (b"x-request-id", self.id.encode())]
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
