@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_680, TESTS: 34_340}
+WHOLE_WALLS = {SOURCE: 48_880, TESTS: 34_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -19,7 +19,7 @@ PART_WALLS = {
     "model/gpu": 2_020,
     "weights": 3_565,
     "constraints": 6_820,
-    "tasks": 2_590,
+    "tasks": 2_790,
     "tune": 4_330,
     "measure": 2_770,
     "server": 6_330,

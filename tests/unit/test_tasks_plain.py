@@ -17,10 +17,11 @@ from redraft.prompts import Field
 from redraft.tasks import Example, Extract, Task, task
 from redraft.tasks.clock import draw_date, draw_time
 from redraft.tasks.extract import judge
-from redraft.tasks.sentences import compose, domains, expand, roles, roles_of, write
+from redraft.tasks.locales import is_abroad, language_of, locales
+from redraft.tasks.sentences import common_roles, compose, domains, expand, roles, roles_of, shares, write
 from redraft.tasks.strings import FREE, scramble, spelled
 from redraft.tasks.task import split_of
-from redraft.tasks.values import KINDS, WORDS, draw, quoted
+from redraft.tasks.values import KINDS, WORDS, draw, likeness, quoted
 from redraft.tune.vocabulary import build_tokenizer
 
 PLAIN = ("extract", "extract-short", "extract-lists", "forms", "forms-long", "edit", "mend", "fill", "copy")
@@ -105,10 +106,59 @@ def test_a_noun_of_the_text_names_its_field() -> None:
         roles()["nobody"]
 
 
-def test_every_role_stands_once() -> None:
-    lines = (ROOT / "src/redraft/tasks/plain/roles.txt").read_text(encoding="utf-8").splitlines()
+def test_every_role_stands_once_and_its_kind_is_known() -> None:
+    files = (ROOT / "src/redraft/tasks/plain").glob("roles*.txt")
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     names = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
-    assert len(names) == len(set(names))
+    assert len(names) == len(set(names)) > 3000
+    for role in roles().values():
+        if role.kind not in ("boolean", "enum"):
+            assert draw(role.kind, Random(1), "train").forms
+
+
+def test_a_number_within_bounds_keeps_them() -> None:
+    drawn = {int(draw("count:3-7", Random(seed), "train").text) for seed in range(100)}
+    assert drawn == {3, 4, 5, 6, 7}
+    assert likeness("count:3-7") == likeness("count_de") == "count"
+    assert likeness("status_code") == "status_code"
+    with pytest.raises(KeyError):
+        draw("goods_xx", Random(1), "train")
+
+
+@pytest.mark.parametrize("language", sorted(locales()))
+def test_values_of_other_languages_are_what_they_say(language: str) -> None:
+    months, rng = locales()[language]["months"], Random(language)
+    for _ in range(60):
+        day = draw(f"date_{language}", rng, "train")
+        if "date" in day.forms:
+            found = date.fromisoformat(json.loads(day.forms["date"]))
+            numbers = {int(number) for number in re.findall(r"\d+", day.text)}
+            assert {found.day, found.year} <= numbers
+            assert found.month in numbers or months[found.month - 1] in day.text
+        moment = draw(f"time_{language}", rng, "train")
+        hour, minute = map(int, json.loads(moment.forms["time"]).split(":"))
+        said = [int(number) for number in re.findall(r"\d+", moment.text)]
+        assert said[0] in (hour, hour - 12)
+        assert said[1:] == [minute] or (minute == 0 and len(said) == 1)
+        price = draw(f"price_{language}", rng, "train")
+        assert re.sub(r"\D", "", price.text) == price.forms["number"].replace(".", "")
+        assert draw(f"person_{language}", rng, "train").text
+        assert int(draw(f"small_{language}", rng, "train").forms["integer"]) <= 12
+        assert int(draw(f"count_{language}", rng, "train").forms["integer"]) > 1
+
+
+def test_a_text_is_of_one_language_and_field_names_of_texts_of_none_are_english() -> None:
+    foreign = [name for name in domains() if language_of(name)]
+    assert len({language_of(name) for name in foreign}) == len(locales())
+    assert all(role.names[0].isascii() and not is_abroad(role.kind) for role in common_roles())
+    share = sum(each for each, name in zip(shares(), domains(), strict=True) if language_of(name)) / sum(shares())
+    assert 0.05 < share < 0.12
+
+
+def test_a_date_and_a_time_are_called_so_beside_each_other() -> None:
+    """Their names were taken from both as too general, so nano had never been asked for the two."""
+    asked = {example.prompt.partition("\n")[0] for example in some(Extract(), 6000)}
+    assert any(re.search(r"\bdate\b", head) and re.search(r"\btime\b", head) for head in asked)
 
 
 def test_two_slots_of_a_text_can_be_separated() -> None:

@@ -19,9 +19,20 @@ from typing import Any
 from redraft import prompts
 from redraft.prompts import Field
 from redraft.tasks.records import read_json, same
-from redraft.tasks.sentences import Sentences, compose, domains, expand, nothing, roles, roles_of, write
+from redraft.tasks.sentences import (
+    Sentences,
+    common_roles,
+    compose,
+    domains,
+    expand,
+    nothing,
+    roles,
+    roles_of,
+    shares,
+    write,
+)
 from redraft.tasks.task import Example, Score, share, stream_seed
-from redraft.tasks.values import Value
+from redraft.tasks.values import Value, likeness
 
 _SHORT = 45  # characters of an answer that fits a canvas of 32 nearly always
 
@@ -147,7 +158,7 @@ def _label(rng: Random, made: Sentences, chosen: Sequence[str]) -> Asked:
 def _askable() -> tuple[str, ...]:
     """Roles that a text of nothing cannot answer: any text has a subject, is a message, is in a language."""
     vague = ("topic", "quote", "title", "issue", "error", "language", "note")
-    return tuple(name for name, role in roles().items() if role.kind not in vague)
+    return tuple(role.name for role in common_roles() if role.kind not in vague)
 
 
 def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, style: int) -> str | None:
@@ -155,7 +166,7 @@ def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, styl
     others = [roles()[other] for other in dict.fromkeys((*made.values, *chosen)) if other != role]
     taken = {name for other in others for name in other.names}
     for kinds, names in _GENERAL:
-        if roles()[role].kind in kinds and any(other.kind in kinds for other in others):
+        if likeness(roles()[role].kind) in kinds and any(likeness(other.kind) in kinds for other in others):
             taken |= names  # "who" where two persons are would be either
     free = [name for name in roles()[role].names if name not in taken]
     if not free:
@@ -170,7 +181,7 @@ def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, styl
 
 
 _PLACES = ("city", "country", "address", "room", "venue", "street", "airport", "spot")
-_DATES = ("date", "time", "weekday", "year", "month", "quarter")
+_DAYS = ("date", "weekday", "year", "month", "quarter")
 _COUNTS = ("count", "small", "digits", "bignum")
 _CODES = ("code", "flight", "train", "plate", "hex", "postcode", "phone", "house")
 _MONEY = ("price", "sum", "fortune")
@@ -208,7 +219,9 @@ _GENERAL = (
     (frozenset(("person", "names")), frozenset(("who", "name", "person", "full_name", "people", "employee"))),
     (frozenset(_PLACES), frozenset(("city", "place", "location", "where", "town", "country", "address", "in", "at"))),
     (frozenset(_MONEY), frozenset(("price", "cost", "total", "sum", "amount", "amount_paid", "value", "money"))),
-    (frozenset(_DATES), frozenset(("date", "time", "day", "when", "at", "hour", "on", "year", "since", "until"))),
+    (frozenset(_DAYS), frozenset(("date", "day", "on", "year"))),
+    (frozenset(("time",)), frozenset(("time", "hour"))),
+    (frozenset((*_DAYS, "time")), frozenset(("when", "at", "since", "until"))),
     (frozenset(("company",)), frozenset(("company", "firm", "place", "business", "organisation"))),
     (
         frozenset(_WHATS),
@@ -241,13 +254,13 @@ def _kind(role: str, rng: Random) -> str:
     found = roles()[role]
     if found.kind == "enum":
         return "|".join(found.choices)
-    kind = _KINDS.get(found.kind, "string")
+    kind = _KINDS.get(likeness(found.kind), "string")
     return kind if kind in ("list", "boolean") or rng.random() < 0.7 else "string"
 
 
 def _many(rng: Random, split: str) -> Example | None:
     """Records of one domain whose sentences hold the same roles, all asked for alike."""
-    domain = rng.choices(list(domains()), [len(each) for each in domains().values()])[0]
+    domain = rng.choices(list(domains()), shares())[0]
     form = expand(rng.choice(domains()[domain]), rng)
     held = roles_of(form)
     if not 1 < len(held) < 5:

@@ -16,7 +16,7 @@ from redraft import prompts
 from redraft.prompts import Field
 from redraft.tasks.extract import join, judge, typed
 from redraft.tasks.records import read_json
-from redraft.tasks.sentences import roles
+from redraft.tasks.sentences import common_roles, roles
 from redraft.tasks.strings import foreign, scramble, syllables
 from redraft.tasks.task import Example, Score, split_of, stream_seed
 from redraft.tasks.values import KINDS, Value, draw, quoted, said
@@ -66,7 +66,7 @@ def _form(rng: Random, split: str, long: bool) -> Example:
     rows = dict[str, tuple[str, Value, str]]()  # by the name asked for: label, value, role
     taken = set[str]()
     while len(rows) < count:
-        role = rng.choice(list(roles().values()))
+        role = rng.choice(common_roles())
         if role.kind in ("boolean", "enum", "list", "names"):
             continue
         name, label = rng.choice(role.names), rng.choice(role.names)
@@ -127,7 +127,7 @@ def labelled(rng: Random, split: str, count: int) -> tuple[tuple[str, str], ...]
     """Names of fields and the JSON of their values, as records of people are: for edits and repairs."""
     found, taken = list[tuple[str, str]](), set[str]()
     while len(found) < count:
-        role = rng.choice(list(roles().values()))
+        role = rng.choice(common_roles())
         name = rng.choice(role.names) if rng.random() < 0.9 else syllables(rng, 1, 3)
         if taken & {name, *role.names}:
             continue

@@ -9,18 +9,19 @@ values it holds.
     <Send|Ship>                         one of them
     The @1 is $1.                       a noun and its value, see `tasks/named.py`
 
-`plain/roles.txt` says for each role of what kind its values are, and which names a field for it may have.
+`plain/roles*.txt` say for each role of what kind its values are, and which names a field for it may have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from random import Random
 
+from redraft.tasks.locales import is_abroad, language_of, locales
 from redraft.tasks.named import names_of, open_slots
 from redraft.tasks.strings import read
 from redraft.tasks.values import Value, draw, quoted
@@ -63,19 +64,26 @@ class _Roles(dict[str, Role]):
 def roles() -> Mapping[str, Role]:
     """All roles by name."""
     found = _Roles()
-    for line in _lines("roles.txt"):
-        left, _, right = line.partition("|")
-        name, kind, *choices = left.split()
-        found[name] = Role(name, kind, tuple(choices), tuple(right.split()))
+    for file in _files("roles"):
+        for line in _lines(file):
+            left, _, right = line.partition("|")
+            name, kind, *choices = left.split()
+            found[name] = Role(name, kind, tuple(choices), tuple(right.split()))
     return found
+
+
+@cache
+def common_roles() -> tuple[Role, ...]:
+    """Roles for texts of no domain: one of each first name, none of another language."""
+    english = (role for role in roles().values() if not is_abroad(role.kind))
+    return tuple({role.names[0]: role for role in english if role.names[0].isascii()}.values())
 
 
 @cache
 def domains() -> Mapping[str, tuple[str, ...]]:
     """The sentences with slots, by domain."""
     found: dict[str, list[str]] = {}
-    more = (each.name for each in (files("redraft.tasks") / "plain").iterdir() if each.name.startswith("more_"))
-    for name in ("sentences.txt", *sorted(more)):
+    for name in ("sentences.txt", *_files("more_")):
         for line in _lines(name, comments=True):
             if line.startswith("# "):
                 here = found.setdefault(line[2:], [])
@@ -85,9 +93,15 @@ def domains() -> Mapping[str, tuple[str, ...]]:
 
 
 @cache
-def fillers() -> tuple[str, ...]:
+def shares() -> tuple[float, ...]:
+    """How often each domain is drawn: as it has sentences; those of other languages a third as often."""
+    return tuple(len(each) / (3 if language_of(name) else 1) for name, each in domains().items())
+
+
+@cache
+def fillers(language: str = "") -> Sequence[str]:
     """Sentences that say nothing to extract."""
-    return tuple(_lines("fillers.txt"))
+    return locales()[language]["fillers"] if language else tuple(_lines("fillers.txt"))
 
 
 @cache
@@ -145,7 +159,7 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Senten
 
 def compose(rng: Random, split: str, most: int = 3) -> tuple[Sentences, str]:
     """One to `most` sentences of a domain, sometimes with one that says nothing, and the domain's name."""
-    domain = rng.choices(list(domains()), [len(each) for each in domains().values()])[0]
+    domain = rng.choices(list(domains()), shares())[0]
     lower, wanted = rng.random() < 0.08, min(most, rng.choice((1, 1, 1, 2, 2, 3)))
     parts, values = list[str](), dict[str, Value]()
     for _ in range(3 * wanted):
@@ -158,10 +172,10 @@ def compose(rng: Random, split: str, most: int = 3) -> tuple[Sentences, str]:
         if len(parts) == wanted:
             break
     if rng.random() < 0.2:
-        extra = rng.choice(fillers())
+        extra = rng.choice(fillers(language_of(domain)))
         parts.insert(0 if extra.endswith(",") else rng.randint(0, len(parts)), extra.lower() if lower else extra)
     text = rng.choice((" ", " ", " ", "\n")).join(parts)
-    if rng.random() < 0.1:
+    if rng.random() < 0.1 and not any(text.endswith(value.text) for value in values.values()):  # "Ltd."
         text = text.rstrip(".")
     return Sentences(text, values), domain
 
@@ -170,6 +184,11 @@ def _clash(one: str, two: str) -> bool:
     """Whether two roles cannot stand in one text: they are the same, or no name would tell them apart."""
     first, second = roles()[one], roles()[two]
     return one == two or len(set(first.names) & set(second.names)) > 1
+
+
+def _files(start: str) -> list[str]:
+    """Data files by how their names begin, in order."""
+    return sorted(each.name for each in (files("redraft.tasks") / "plain").iterdir() if each.name.startswith(start))
 
 
 def _lines(name: str, comments: bool = False) -> list[str]:

@@ -22,9 +22,9 @@ def read(name: str) -> str:
 
 @cache
 def word_lists() -> Mapping[str, tuple[str, ...]]:
-    """The lists of `plain/words.txt` by name; an underscore in a word is a space."""
+    """The lists of `plain/words*.txt` by name; an underscore in a word is a space."""
     found = {}
-    for part in read("words.txt").split("# ")[1:]:
+    for part in (read("words.txt") + "\n" + read("words_languages.txt")).split("# ")[1:]:
         name, _, words = part.partition("\n")
         found[name.strip()] = tuple(word.replace("_", " ") for word in words.split())
     return found

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from calendar import month_name
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from redraft.tasks.clock import draw_date, draw_time
+from redraft.tasks.locales import draw_abroad, is_abroad
 from redraft.tasks.strings import CAPITALS, FREE, listed, person, pick, scramble, spelled, syllables, thing, word
 from redraft.tasks.task import split_of
 
@@ -36,15 +37,26 @@ def quoted(text: str) -> str:
 
 
 def draw(kind: str, rng: Random, split: str) -> Value:
-    """A value of a kind, and of the split if the kind is a free one. Raises KeyError for an unknown kind."""
+    """A value of a kind, and of the split if the kind is a free one. "count:2-80" is a number in digits, within bounds;
+    `tasks/locales.py` has kinds of other languages. Raises KeyError for an unknown kind."""
     if kind in _FEW:
         return _FEW[kind](rng)
+    if ":" in kind:
+        low, _, high = kind.partition(":")[2].partition("-")
+        return _integer(rng.randint(int(low), int(high)))
+    if is_abroad(kind):
+        return Value(*draw_abroad(kind, rng))
     while True:
         found = word(rng, kind, WORDS[kind]) if kind in WORDS else FREE[kind](rng)
         if rng.random() < 0.06:
             found = scramble(rng) if rng.random() < 0.7 else syllables(rng, 1, 4)
         if split_of(found) == split:
             return said(found)
+
+
+def likeness(kind: str) -> str:
+    """The kind that one with bounds, or of another language, is like."""
+    return kind.partition(":")[0].rpartition("_")[0] if is_abroad(kind) else kind.partition(":")[0]
 
 
 def _integer(number: int, text: str = "") -> Value:
@@ -82,6 +94,11 @@ def _measure(rng: Random, units: str, negative: float = 0.0, top: int = 60) -> V
     sign = "-" if rng.random() < negative else ""
     digits = sign + rng.choice((str(rng.randint(1, top)), f"{rng.randint(0, 40)}.{rng.randint(1, 9)}"))
     text = digits + rng.choice((" ", "")) + listed(rng, units)
+    return Value(text, {"number": digits, "string": quoted(text)})
+
+
+def _figure(digits: str, marks: Sequence[str], rng: Random) -> Value:
+    text = digits + rng.choice(marks)
     return Value(text, {"number": digits, "string": quoted(text)})
 
 
@@ -161,6 +178,8 @@ _FEW: dict[str, Callable[[Random], Value]] = {
     "weight": lambda rng: _measure(rng, "scale"),
     "temp": lambda rng: _measure(rng, "degree", negative=0.2),
     "percent": lambda rng: _measure(rng, "share"),
+    "share": lambda rng: _figure(str(rng.choice((5 * rng.randint(1, 19), rng.randint(2, 99)))), ("%", " %"), rng),
+    "celsius": lambda rng: _figure(str(rng.randint(-15, 39)), ("°C", " °C", "°"), rng),
     "pressure": lambda rng: _measure(rng, "pressure", top=1200),
     "speed": lambda rng: _measure(rng, "speed", top=300),
     "length": lambda rng: _measure(rng, "length", top=400),
