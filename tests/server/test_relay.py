@@ -47,6 +47,7 @@ def ask(
     method: str = "POST",
     limits: ServerLimits | None = None,
     leaves: bool = False,
+    cut: bool = False,
     figures: Mapping[str, bytes] | None = None,
 ) -> tuple[list[Message], list[str]]:
     """What a client gets where the i-th replica that is asked follows the i-th script, and what the replicas did."""
@@ -85,7 +86,15 @@ def ask(
 
     relay = Relay(replica, (Lost,), of_each, Settings(limits=limits or ServerLimits()))
     scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
-    asyncio.run(asyncio.wait_for(relay(scope, receive, send), 30))
+
+    async def run() -> None:
+        answering = asyncio.ensure_future(relay(scope, receive, send))
+        if cut:
+            await asyncio.sleep(0.1)
+            answering.cancel()
+        await asyncio.wait_for(answering, 30)
+
+    asyncio.run(run())
     return sent, did
 
 
@@ -138,6 +147,26 @@ def test_whatever_else_goes_wrong_is_an_answer_in_our_form(caplog: pytest.LogCap
     assert b"could not be passed on" in text_of(sent)
     sent, _ = ask([[HEAD, part(b"data: 1\n\n"), part(b"data: [DONE]\n\n"), RuntimeError()]])
     assert text_of(sent) == b"data: 1\n\ndata: [DONE]\n\n"
+
+
+def test_what_the_end_of_the_relay_cuts_off_says_so() -> None:
+    """It was a 500 in plain text, and streams ended without a word."""
+    sent, did = ask([[100.0]], cut=True)
+    assert (sent[0]["status"], json.loads(text_of(sent))["error"]["code"]) == (503, "draining")
+    assert (dict(sent[0]["headers"])[b"retry-after"], did) == (b"5", ["asked", "ended"])
+    sent, _ = ask([[HEAD, part(b"data: 1\n\n"), 100.0]], cut=True)
+    assert sent[0] == HEAD
+    assert b"draining" in text_of(sent)
+    assert text_of(sent).endswith(b"data: [DONE]\n\n")
+    sent, _ = ask([[HEAD, part(b"data: [DONE]\n\n"), 100.0]], cut=True)
+    assert text_of(sent) == b"data: [DONE]\n\n"
+    assert not sent[-1].get("more_body", False)
+
+
+def test_a_relay_lives_without_replicas() -> None:
+    """A probe that ends what does not live would have ended the relay that waited for them."""
+    sent, did = ask([], path="/live", method="GET")
+    assert (sent[0]["status"], did) == (200, [])
 
 
 def test_a_request_that_ends_every_replica_is_given_up() -> None:
@@ -205,6 +234,23 @@ def test_figures_are_for_those_whom_a_replica_lets_in(path: str, expected: bytes
     refused = {**JSON_HEAD, "status": 401}
     sent, _ = ask([[refused, part(b'{"error":1}', more=False)]], path=path, method="GET", body=b"", figures=pages)
     assert (sent[0]["status"], text_of(sent)) == (401, b'{"error":1}')
+
+
+def test_figures_are_added_up_once_a_second() -> None:
+    """Those of many replicas take the event loop's thread long, and a stranger's scrapes are without number."""
+    asked: list[int] = []
+
+    async def figures() -> Mapping[str, bytes]:
+        asked.append(1)
+        return {"a": PAGE}
+
+    async def run() -> set[bytes]:
+        relay = Relay(None, (Lost,), figures, Settings())  # type: ignore[arg-type]  # no replica is asked
+        return set(await asyncio.gather(*(relay._added("/metrics") for _ in range(50))))
+
+    (page,) = asyncio.run(run())
+    assert b"redraft_tokens_total 3.0" in page
+    assert len(asked) == 1
 
 
 def chat(text: str) -> bytes:

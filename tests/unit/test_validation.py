@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ from redraft.constraints.isolated import Helper
 from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import MOST_LEVELS, check_readable, schema_problems, verdicts
-from redraft.errors import ConstraintError, DeadlineError
+from redraft.errors import BusyError, ConstraintError, DeadlineError
 
 
 def fanned(levels: int, how: str) -> dict[str, Any]:
@@ -328,6 +329,35 @@ def test_a_helper_that_says_nothing_answers_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     assert helper.ask(b"2", 9.0) == b"2\n"
     helper.end()
+
+
+def test_a_helper_that_stands_still_takes_no_longer_than_another() -> None:
+    """A question longer than a pipe waited for ever for one to read it, and the server's end for that."""
+    helper = Helper("def answer(asked): return len(asked)", "jsonschema_rs", 9, 1 << 29)
+    assert helper.ask(b'"a"', 9.0) == b"1\n"
+    assert helper._process is not None
+    helper._process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert helper.ask(json.dumps("a" * 300_000).encode(), 0.2) is None
+    assert time.monotonic() - began < 5
+    assert helper.ask(json.dumps("a" * 300_000).encode(), 9.0) == b"300000\n"
+    helper.end()
+
+
+def test_a_helper_that_somebody_ends_is_no_verdict(tmp_path: Path) -> None:
+    """A system without memory ends what it likes: a valid answer was called invalid, and its schema so for a minute."""
+    code = "import os, pathlib\ndef answer(path):\n    left = int(pathlib.Path(path).read_text())\n"
+    code += "    pathlib.Path(path).write_text(str(left - 1))\n"
+    code += "    if left > 0: os.kill(os.getpid(), 9)\n    return 'said'"
+    helper, left = Helper(code, "jsonschema_rs", 9, 1 << 29), tmp_path / "left"
+    left.write_text("2")
+    assert helper.ask(json.dumps(str(left)).encode(), 9.0) == b'"said"\n'
+    helper.end()
+    left.write_text("9")
+    with pytest.raises(BusyError, match="something ended 3 processes"):
+        helper.ask(json.dumps(str(left)).encode(), 9.0)
+    aborting = Helper("import os\ndef answer(_): os.abort()", "jsonschema_rs", 9, 1 << 29)
+    assert aborting.ask(b"1", 9.0) is None
 
 
 def test_a_helper_ends_with_the_program_that_asks() -> None:

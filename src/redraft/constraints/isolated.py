@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -18,8 +19,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from redraft.errors import BusyError
+
 _FIND = "import sys; sys.path.append(sys.argv.pop())\n"
 _BOOT_SEC = 60.0
+TRIES = 3
+"""Processes that one question is asked of, where somebody ends them."""
 _ANSWER = """
 import contextlib, json, resource, sys, time
 most_sec, most_bytes = map(int, sys.argv[1:])
@@ -63,31 +68,40 @@ class Helper:
         self._owner, self._owes = os.getpid(), False
 
     def ask(self, question: bytes, seconds: float) -> bytes | None:
-        """The answer; None if there was none in so many seconds, or no memory for it. Of one thread at a time."""
+        """The answer; None if there was none in so many seconds, or no memory for it. Of one thread at a time.
+
+        Raises BusyError where somebody else, such as a system that is out of memory, ends TRIES processes."""
         assert b"\n" not in question, "a question is a line"
         if self._owes:  # an interrupt came before an answer, which would be taken for that to this question
             self.end()
-        used, self._owes = self._owner == os.getpid() and self._process is not None, True
-        found = self._answer(question, seconds)
-        self._owes = not found
-        if found:
-            return found
-        self.end()
-        # One that has answered before may have been killed meanwhile, or have kept memory of earlier questions.
-        return self.ask(question, seconds) if used and found is not None else None
+        for _ in range(TRIES):
+            used, self._owes = self._owner == os.getpid() and self._process is not None, True
+            found = self._answer(question, seconds)
+            if found:
+                self._owes = False
+                return found
+            was_ended = found is not None and self._was_ended()
+            self.end()
+            # One that has answered before may have kept memory of earlier questions.
+            if found is None or not (used or was_ended):
+                return None
+        raise BusyError(f"something ended {TRIES} processes that worked on a constraint; try again soon")
 
     def _answer(self, question: bytes, seconds: float) -> bytes | None:
-        process = self._running()
+        process, until = self._running(), time.monotonic() + seconds
         if process is None:
             return None
-        assert process.stdin is not None
-        left = memoryview(question + b"\n")
         try:
-            while left:
-                left = left[os.write(process.stdin.fileno(), left) :]
+            return _line(process, until) if _write(process, question + b"\n", until) else None
         except BrokenPipeError:
             return b""
-        return _line(process, seconds)
+
+    def _was_ended(self) -> bool:
+        """Whether a process that says nothing more was killed from outside; its own bounds end it by other signals."""
+        try:
+            return self._process is not None and self._process.wait(1.0) in (-signal.SIGKILL, -signal.SIGTERM)
+        except subprocess.TimeoutExpired:
+            return False
 
     def _running(self) -> subprocess.Popen[bytes] | None:
         """The process; None if it does not start."""
@@ -105,8 +119,10 @@ class Helper:
                 stderr=none,
                 start_new_session=True,  # Ctrl-C is for the program that asks
             )
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
             atexit.register(self.end)
-            if not _line(self._process, _BOOT_SEC):
+            if not _line(self._process, time.monotonic() + _BOOT_SEC):
                 self.end()
         return self._process
 
@@ -120,10 +136,23 @@ class Helper:
             atexit.unregister(self.end)
 
 
-def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+def _write(process: subprocess.Popen[bytes], line: bytes, until: float) -> bool:
+    """Whether a process took a line in time: one that stands still reads no more than a pipe holds."""
+    assert process.stdin is not None
+    left, poll = memoryview(line), select.poll()
+    poll.register(process.stdin, select.POLLOUT)
+    while left:
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            return False
+        with suppress(BlockingIOError):
+            left = left[os.write(process.stdin.fileno(), left) :]
+    return True
+
+
+def _line(process: subprocess.Popen[bytes], until: float) -> bytes | None:
     """The next line that a process writes; empty if it has ended, None if there is none in time."""
     assert process.stdout is not None
-    found, until, poll = bytearray(), time.monotonic() + seconds, select.poll()
+    found, poll = bytearray(), select.poll()
     poll.register(process.stdout, select.POLLIN)
     while not found.endswith(b"\n"):
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from redraft.errors import RedraftError
@@ -38,9 +40,11 @@ TRIES = 3
 LARGE_BYTES = 2**20
 """Of a body, behind which the garbage of earlier requests is looked for."""
 
-PROBES = ("/health", "/v1/health", "/ready", "/live")
+LIVE, PROBES = "/live", ("/health", "/v1/health", "/ready")
 PROBE_SEC = 5.0
 METRICS, EACH = "/metrics", "/metrics/replicas"
+FIGURES_SEC = 1.0
+"""How old the figures of a fleet may be: those of many replicas take long to add up, on the one thread there is."""
 
 LOST = ApiError(502, "the replica that was answering was lost; send the request again", code="replica_lost")
 NONE_LEFT = ApiError(502, f"{TRIES} replicas were lost while they answered this request", code="replica_lost")
@@ -64,6 +68,8 @@ class Relay:
     ) -> None:
         self._ask, self._lost, self._figures = ask, lost, figures
         self.settings, self._limits, self._bodies = settings, settings.limits, Bodies()
+        self._pages: dict[str, tuple[float, bytes]] = {}
+        self._adding = asyncio.Lock()
 
     def abandon(self) -> None:
         """Nothing is worked on here."""
@@ -76,27 +82,32 @@ class Relay:
         """One request."""
         if scope["type"] != "http":
             return
+        if scope["path"] == LIVE and scope["method"] in ("GET", "HEAD"):  # it says nothing of replicas
+            await JSONResponse({"status": "ok"})(scope, receive, send)
+            return
         keys = self.settings.keys
         number = key_number(keys, sent_key(headers_of(scope))) if keys else None
         scope.setdefault("state", {})["key"] = number
-        read = _Read(caller_of(scope))
+        read, reply = _Read(caller_of(scope)), _Reply(send)
         try:
             is_known = number is not None or not keys  # else a replica refuses it by its head
             body = await self._body(receive, read) if is_known else b""
             if self.phase == "draining":
                 raise stopping()
             if body is not None:  # else the client left before it had asked
-                await self._pass_on(scope, body, receive, send)
+                await self._pass_on(scope, body, receive, reply)
         except ApiError as refusal:
             await answer(refusal)(scope, receive, send)
+        except asyncio.CancelledError:  # the server's end, for which it has waited as long as it may
+            await (reply.close() if reply.is_whole else reply.fail(stopping()))
         finally:
             self._bodies.drop(read.caller, read.size)
             if read.size > LARGE_BYTES:
                 gc.collect()  # tracebacks hold frames that hold the bodies of requests before this one
 
-    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, reply: _Reply) -> None:
         """Until it is answered or the client has left."""
-        answering = asyncio.create_task(self._answer(scope, body, _Reply(send)))
+        answering = asyncio.create_task(self._answer(scope, body, reply))
         leaving = asyncio.create_task(_gone(receive))
         self.under_way += 1
         try:
@@ -166,7 +177,16 @@ class Relay:
             return {**message, "headers": headers}
         if not message.get("body", b"").startswith(b"#"):
             return message  # a refusal
-        return {**message, "body": merged(await self._figures(), apart=path == EACH)}
+        return {**message, "body": await self._added(path)}
+
+    async def _added(self, path: str) -> bytes:
+        """The figures of all replicas, added up by one request at a time, and not on the event loop."""
+        async with self._adding:
+            taken, page = self._pages.get(path, (0.0, b""))
+            if not page or time.monotonic() - taken > FIGURES_SEC:
+                page = await asyncio.to_thread(merged, await self._figures(), apart=path == EACH)
+                self._pages[path] = time.monotonic(), page
+            return page
 
 
 @dataclass
