@@ -95,6 +95,10 @@ class UnsatisfiedError(RunError):
         super().__init__(f"the answer does not pass its checks ({failed}); try another seed, or say so in the prompt")
         self.attempt, self.reasons = attempt, reasons
 
+    def __reduce__(self) -> tuple[type, tuple[str, list[str]]]:
+        """Made anew in another process: a pool of processes that cannot do so waits for ever."""
+        return UnsatisfiedError, (self.attempt, self.reasons)
+
 
 INPUT_ERRORS = (OverflowError, RecursionError, UnicodeError, MemoryError)
 """What Python raises while it works on input that is too large, nests too deep, or is no Unicode."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import pickle
 import threading
 import time
 import tracemalloc
@@ -11,6 +13,7 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 from socket import socketpair
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -28,16 +31,32 @@ from redraft.cli.rows import answer_rows
 from redraft.config import GenerationConfig
 from redraft.constraints.compile.grammar import read_grammar
 from redraft.constraints.compile.regex import _branches, whole_match
+from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.template import read_template
+from redraft.constraints.schemas import plain_schema
+from redraft.constraints.sources import choices_source
 from redraft.constraints.validation import check_readable
 from redraft.engine import dial, knee
-from redraft.engine.request import Options
-from redraft.errors import ConfigError, ConstraintError, RecipeError, RecordError, RequestError, RunError, TextError
+from redraft.engine.handle import Handle
+from redraft.engine.request import Options, Request
+from redraft.errors import (
+    ConfigError,
+    ConstraintError,
+    DeadlineError,
+    RecipeError,
+    RecordError,
+    RedraftError,
+    RequestError,
+    RunError,
+    TextError,
+    UnsatisfiedError,
+)
 from redraft.files import alone, copy_files, is_free
 from redraft.measure.evals import compared, evaluate_rows
 from redraft.measure.record import read_record
 from redraft.operations.decide import read_form
 from redraft.operations.questions import Question, decide_questions
+from redraft.server.http.errors import ApiError
 from redraft.template import ChatTemplate
 from redraft.trace.file import TraceFile
 from redraft.trace.folder import TraceFolder
@@ -315,6 +334,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     feed.recipe, feed.sources = read_recipe(Path("recipes/nano.toml").resolve()), [(one, 1.0), (two, 1.0)]
     feed._stage = lambda step: feed
     assert feed.digests(1) == {"rows.jsonl": "a", "rows.jsonl (2)": "b"}
+    assert [name for name, _ in feed.named()] == ["rows.jsonl", "rows.jsonl (2)"], "by which a probe reports them"
 
 
 class Named:
@@ -661,3 +681,78 @@ def test_a_long_pattern_is_read_by_a_process_of_its_own(pattern: str) -> None:
 )
 def test_forms_are_cut_at_their_slots(text: str, form: list[object]) -> None:
     assert read_form(text) == form
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_an_answer_may_be_read_again(turns: bool) -> None:
+    """A second reader waited for ever, or turned a loop that had nothing to do."""
+    engine = load("nano-sudoku")
+    if turns:
+        engine.loop.start()
+    handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
+    first = handle.result()
+    assert handle.result() == first
+    assert [event.reason for event in handle.events()] == ["length"]
+    handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
+    assert [event.reason for event in list(handle.events())[-1:]] == ["length"]
+    late = Options(seed=1, deadline_sec=1e-9)
+    handle = engine.submit(Request("sudoku", late, constraint=engine.language(choices_source(["yes", "no"]))))
+    for _ in range(2):
+        with pytest.raises(DeadlineError):
+            handle.result()
+    if turns:
+        found, handle = [], engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
+        readers = [threading.Thread(target=lambda: found.append(handle.result().text), daemon=True) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(60)
+        assert found == [first.text] * 3
+        handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
+        assert asyncio.run(twice(handle)) == [first.text] * 2
+    engine.loop.stop()
+
+
+async def twice(handle: Handle) -> list[str]:
+    return [found.text for found in await asyncio.gather(handle.aresult(), handle.aresult())]
+
+
+def test_every_error_travels_between_processes() -> None:
+    """One that could not be made anew had a pool of processes wait for ever."""
+    errors: list[Exception] = [UnsatisfiedError("text", ["reason"]), ApiError(503, "busy", code="full", retry_sec=2)]
+    errors += [kind("said") for kind in every(RedraftError) if kind is not UnsatisfiedError]
+    assert len(errors) > 9
+    for error in errors:
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
+        assert vars(again) == vars(error)
+
+
+def every(kind: type[RedraftError]) -> list[type[RedraftError]]:
+    return [kind, *(other for each in kind.__subclasses__() for other in every(each))]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"const": float("nan")}, {"enum": [[float("inf")]]}, '{"const": NaN}', b'{"enum": [[1e999]]}']
+)
+def test_a_schema_with_what_is_no_number_of_json_is_refused(schema: Any) -> None:
+    with pytest.raises(ConstraintError, match="not JSON"):
+        plain_schema(schema)
+
+
+def test_what_is_no_text_is_not_extracted_from() -> None:
+    """A forgotten field of a row, None, became data: its name was read."""
+    engine = load("nano-sudoku")
+    for text in (None, 5, b"x", ["a"]):
+        with pytest.raises(RequestError, match="must be a string"):
+            engine.extract(text, "who")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="one text"):
+        next(engine.map("ab"))
+
+
+def test_a_text_of_which_no_part_can_be_said_leaves_strings_free() -> None:
+    """Control characters have no short form, so the schema was called contradictory."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 3}}, "required": ["a"]}
+    held = compile_schema(schema | {"additionalProperties": False}, verbatim="a\x01b").dfa
+    assert held.matches(b'{"a":"xyz"}')
+    assert not compile_schema(schema | {"additionalProperties": False}, verbatim="a-b").dfa.matches(b'{"a":"xyz"}')

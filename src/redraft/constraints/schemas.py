@@ -41,13 +41,12 @@ JSON_TEXT = re.compile(r'\s*(?:[{\["].*|(?:true|false|null)\s*)', re.DOTALL)
 def plain_schema(schema: Any) -> Any:
     """A schema in any of the forms as JSON has it. Raises ConstraintError."""
     try:
-        if isinstance(schema, bytes):
-            return json.loads(schema)
-        if isinstance(schema, str):
-            return json.loads(schema) if JSON_TEXT.fullmatch(schema) else schema_of_fields(schema)
-        if isinstance(schema, type):
-            return _schema_of_class(schema)
-        return json.loads(json.dumps(schema))
+        if isinstance(schema, str) and not JSON_TEXT.fullmatch(schema):
+            return schema_of_fields(schema)
+        read = json.loads(schema) if isinstance(schema, bytes | str) else schema
+        if isinstance(read, type):
+            return _schema_of_class(read)
+        return json.loads(json.dumps(read, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConstraintError(
             f"the schema is not JSON ({error}); pass a dict, valid JSON text, a class, or fields as {EXAMPLE}"

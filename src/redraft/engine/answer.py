@@ -103,6 +103,7 @@ class Answer:
         self._label: str | None = ""  # what may still become the channel's name; None once that is behind us
         self._stops = StopStrings(self.request.stop)
         self._begins: int | None = None
+        self._failed: RedraftError | None = None
 
     @property
     def begins(self) -> int:
@@ -121,6 +122,8 @@ class Answer:
         DeadlineError if the time was up before there was anything valid; UnsatisfiedError if a validator of the
         constraint complains.
         """
+        if self._failed is not None:
+            raise self._failed
         if self.finish is not None:
             return Delta(event)  # an abort that follows a stop string may come too late to keep another block away
         if isinstance(event, Block):
@@ -130,7 +133,11 @@ class Answer:
         elif isinstance(event, Finished):
             if event.reason == "error":
                 raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
-            return self._end(event)
+            try:
+                return self._end(event)
+            except RedraftError as error:
+                self._failed = error
+                raise
         return Delta(event)
 
     def generation(self) -> Generation:

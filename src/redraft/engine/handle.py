@@ -54,8 +54,7 @@ class Inbox(Generic[K]):
         self._condition = threading.Condition()
         self._waiting: deque[tuple[K, Event | None]] = deque()  # None stands for the newest draft
         self._drafts: dict[K, Event] = {}
-        self._wake: Callable[[], object] | None = None
-        self._called = False
+        self._wakes: list[Callable[[], object]] = []
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
@@ -75,8 +74,8 @@ class Inbox(Generic[K]):
                 self._waiting.append((key, event))
             self._condition.notify()
             # One call for all that comes before the event loop turns: it is the costly part.
-            wake, self._called = None if self._called else self._wake, self._called or self._wake is not None
-        if wake is not None:
+            wakes, self._wakes = self._wakes, []
+        for wake in wakes:
             with suppress(RuntimeError):  # the event loop has closed, and nobody will read
                 wake()
 
@@ -104,7 +103,7 @@ class Inbox(Generic[K]):
             with self._condition:
                 if self._waiting:
                     continue
-                self._wake, self._called = wake, False
+                self._wakes.append(wake)
             await there.wait()
         return found
 
@@ -163,10 +162,11 @@ class Handle:
             self.inbox.put(self.key, event)
 
     def events(self) -> Generator[Event, None, None]:
-        """Its events as they happen, the last of them Finished. Closing the generator aborts the request."""
+        """Its events as they happen, the last of them Finished; read again, that one alone. Closing the generator
+        aborts the request."""
         try:
             while True:
-                event = self.inbox.get(self._loop)[1]
+                event = self._left(self.inbox.get(self._loop)[1])
                 yield event
                 if isinstance(event, Finished):
                     return
@@ -178,12 +178,18 @@ class Handle:
         self._loop.start()
         try:
             while True:
-                event = (await self.inbox.aget())[1]
+                event = self._left((await self.inbox.aget())[1])
                 yield event
                 if isinstance(event, Finished):
                     return
         finally:
             self.abort()
+
+    def _left(self, event: Event) -> Event:
+        """An event that was read. The last one stays: who reads once more, or beside another, waits for none."""
+        if isinstance(event, Finished):
+            self.inbox.put(self.key, event)
+        return event
 
     def deltas(self) -> Generator[Delta, None, None]:
         """What each event adds to the answer, up to its end or a stop string. Raises as `Answer.take`."""
@@ -202,7 +208,7 @@ class Handle:
                     return
 
     def result(self) -> Generation:
-        """The finished answer, once it is there. Raises as `Answer.take`."""
+        """The finished answer, once it is there, as often as it is asked for. Raises as `Answer.take`."""
         for _ in self.deltas():
             pass
         return self.answer.generation()

@@ -77,6 +77,8 @@ def extract(
     of the text, from word to word (`redraft.constraints.compile.verbatim`). Raises as `generate`; ConstraintError for
     a text that is too long to copy from.
     """
+    if not isinstance(text, str):
+        raise RequestError(f"the text to extract from is {text!r:.80}; it must be a string")
     plain = plain_schema(schema)
     held = replace(options, **_given({"seed": seed}))
     language = engine.language(schema_source(plain, verbatim=text if verbatim else ""))
@@ -106,6 +108,8 @@ def map_requests(
     waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1, and as `generate` when the
     turn of the request comes that failed.
     """
+    if isinstance(requests, str | bytes):
+        raise RequestError("the requests are one text; pass a list of them")
     if at_once < 1:
         raise RequestError(f"at_once is {at_once}; it must be at least 1")
     with answers_bar(requests, progress) as advance:

@@ -62,13 +62,15 @@ class Feed:
         feeds = [self._stage(first) for first in reached] or [self]
         found = dict[str, str]()
         for feed in feeds:
-            seen = Counter[str]()  # of files in several folders that have one name, the later ones get a number
-            for source, _ in feed.sources:
-                seen[source.name] += 1
-                if source.digest:
-                    many = f" ({seen[source.name]})" if seen[source.name] > 1 else ""
-                    found[source.name + many] = source.digest
+            found |= {name: source.digest for name, source in feed.named() if source.digest}
         return found
+
+    def named(self) -> Iterator[tuple[str, SampleSource]]:
+        """Every source by a name of its own: files of one name in several folders get numbers from the second on."""
+        seen = Counter[str]()
+        for source, _ in self.sources:
+            seen[source.name] += 1
+            yield source.name + (f" ({seen[source.name]})" if seen[source.name] > 1 else ""), source
 
     def _stage(self, step: int) -> Feed:
         """The feed of the recipe's stage at a step."""

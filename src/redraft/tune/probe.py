@@ -45,10 +45,10 @@ def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
     """
     policy = reference_policy(feed.base.generation)
     found: dict[str, float] = {}
-    for source, _ in feed.sources:
+    for name, source in feed.named():
         replies: list[tuple[bool, _ProbeAnswer]] = []
         samples = source.held_out(count)
-        found |= _text_losses(model, feed, source.name, [sample for sample in samples if isinstance(sample, Passage)])
+        found |= _text_losses(model, feed, name, [sample for sample in samples if isinstance(sample, Passage)])
         for i, sample in enumerate(samples):
             if isinstance(sample, Passage) or (answer := _answer(model, feed, sample, policy, i)) is None:
                 continue
@@ -59,9 +59,9 @@ def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
             replies.append((right, answer))
         if replies:
             steps = sum(answer.steps for _, answer in replies)
-            found[f"{source.name} exact"] = sum(right for right, _ in replies) / len(replies)
-            found[f"{source.name} steps"] = steps / len(replies)
-            found[f"{source.name} tokens per forward"] = sum(answer.tokens for _, answer in replies) / steps
+            found[f"{name} exact"] = sum(right for right, _ in replies) / len(replies)
+            found[f"{name} steps"] = steps / len(replies)
+            found[f"{name} tokens per forward"] = sum(answer.tokens for _, answer in replies) / steps
     return found
 
 

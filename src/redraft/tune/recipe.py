@@ -382,7 +382,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
-        **dict.fromkeys(("causal_weight", "certainty"), (0, _NUMBER)),
+        **dict.fromkeys(("causal_weight", "certainty"), (0, _MOST_SHARE)),
         "draws": (1, 1024),
         "own_steps": (0, 48),  # as many as the released sampler takes
         "correct_from": _LARGE,

@@ -245,8 +245,8 @@ class _Compiler:
         low, high = plain.get("minLength", 0), plain.get("maxLength")
         key = f"part {low} {high}"
         if key not in self.texts:
-            inside = parts_of(self.verbatim, low, high)
-            self.texts[key] = self.text(plain) if inside.is_empty else inside
+            inside = parts_of(self.verbatim, low, high)  # a string says no control characters, so perhaps none
+            self.texts[key] = self.text(plain) if self.string(inside).is_empty else inside
         return self.texts[key]
 
     def patterns(self, patterns: list[str]) -> Iterator[Dfa]:

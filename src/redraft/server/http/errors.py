@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -75,6 +76,11 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_sec = status, message, param, code, retry_sec
+
+    def __reduce__(self) -> tuple[Callable[[], ApiError], tuple[()]]:
+        """Made anew in another process."""
+        made = partial(ApiError, self.status, self.message)
+        return partial(made, param=self.param, code=self.code, retry_sec=self.retry_sec), ()
 
     @property
     def body(self) -> dict[str, Any]:
