@@ -9,20 +9,20 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_880, TESTS: 34_400}
+WHOLE_WALLS = {SOURCE: 48_920, TESTS: 34_530}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_830,
+    "core": 10_850,
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_565,
-    "constraints": 6_820,
+    "constraints": 6_850,
     "tasks": 2_790,
     "tune": 4_330,
     "measure": 2_770,
-    "server": 6_330,
+    "server": 6_360,
     "operations": 2_240,
     "trace": 650,
     "distributed": 640,

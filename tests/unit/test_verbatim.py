@@ -20,7 +20,7 @@ from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.sources import schema_source
-from redraft.errors import ConstraintError, RequestError
+from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.operations.verbatim import copied_or_free
 from redraft.prompts import CLOCK
