@@ -30,6 +30,7 @@ from redraft.operations.engine import Engine
 from redraft.server.http import limits as bounds
 from redraft.server.http import middleware
 from redraft.server.http.app import create_app
+from redraft.server.http.connections import _Guarded
 from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import digest_of, read_keys
 from redraft.server.http.limits import ServerLimits
@@ -161,7 +162,7 @@ def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> No
     assert ask(guarded, authorization="Bearer first-key").status_code == 200
 
 
-def test_refusals_of_one_caller_wait_for_each_other(guarded: Inside, monkeypatch: Patch) -> None:
+def test_refusals_of_one_caller_wait_for_each_other(monkeypatch: Patch) -> None:
     """Connections that send nothing but mistakes took half of what an answer of another key needed."""
     clock = [1000.0]
     monkeypatch.setattr(bounds, "time", Mock(monotonic=lambda: clock[0]))
@@ -173,18 +174,29 @@ def test_refusals_of_one_caller_wait_for_each_other(guarded: Inside, monkeypatch
     assert max(refusals.wait_sec("one") for _ in range(500)) == 1.0
     clock[0] += 2
     assert refusals.wait_sec("one") == 0.0
-    monkeypatch.undo()
-    waited, sleep = list[float](), asyncio.sleep
 
-    async def noted(seconds: float) -> None:
-        waited.append(seconds)
-        await sleep(0)
 
-    monkeypatch.setattr(middleware.asyncio, "sleep", noted)
-    monkeypatch.setattr(bounds, "REFUSALS", 2)
-    for key in ("", "", "", "", "Bearer first-key"):
-        ask(guarded, authorization=key)
-    assert len(waited) >= 1  # of four without a key; an answer waits for nothing
+def test_a_refusal_that_waits_gives_way_and_an_answer_does_not_wait(guarded: Inside, monkeypatch: Patch) -> None:
+    counted, states = list[object](), list[Any]()
+
+    def noted(self: object, caller: object) -> float:
+        counted.append(caller)
+        return 0.01
+
+    async def slept(seconds: float) -> None:
+        states.append(seconds)
+
+    monkeypatch.setattr(bounds.Refusals, "wait_sec", noted)
+    monkeypatch.setattr(middleware, "asyncio", Mock(sleep=slept, CancelledError=asyncio.CancelledError))
+    keys = ["Bearer other", "Bearer first-key", "Bearer other"]
+    assert [ask(guarded, authorization=key).status_code for key in keys] == [401, 200, 401]
+    assert counted == ["127.0.0.1"] * 2
+    assert states == [0.01] * 2
+    one = _Guarded.__new__(_Guarded)
+    one.cycle = Mock(response_complete=False, more_body=False)
+    for waits in (False, True):
+        one.scope = {"state": {bounds.WAITS: waits}}
+        assert one.is_answered is not waits
 
 
 def test_every_reply_is_safe_and_numbered(served: Inside) -> None:

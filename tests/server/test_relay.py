@@ -47,7 +47,7 @@ def ask(
     method: str = "POST",
     limits: ServerLimits | None = None,
     leaves: bool = False,
-    cut: bool = False,
+    cut: int | None = None,
     figures: Mapping[str, bytes] | None = None,
 ) -> tuple[list[Message], list[str]]:
     """What a client gets where the i-th replica that is asked follows the i-th script, and what the replicas did."""
@@ -89,8 +89,9 @@ def ask(
 
     async def run() -> None:
         answering = asyncio.ensure_future(relay(scope, receive, send))
-        if cut:
-            await asyncio.sleep(0.1)
+        if cut is not None:  # behind so many messages
+            while not did or len(sent) < cut:
+                await asyncio.sleep(0.01)
             answering.cancel()
         await asyncio.wait_for(answering, 30)
 
@@ -151,14 +152,14 @@ def test_whatever_else_goes_wrong_is_an_answer_in_our_form(caplog: pytest.LogCap
 
 def test_what_the_end_of_the_relay_cuts_off_says_so() -> None:
     """It was a 500 in plain text, and streams ended without a word."""
-    sent, did = ask([[100.0]], cut=True)
+    sent, did = ask([[100.0]], cut=0)
     assert (sent[0]["status"], json.loads(text_of(sent))["error"]["code"]) == (503, "draining")
     assert (dict(sent[0]["headers"])[b"retry-after"], did) == (b"5", ["asked", "ended"])
-    sent, _ = ask([[HEAD, part(b"data: 1\n\n"), 100.0]], cut=True)
+    sent, _ = ask([[HEAD, part(b"data: 1\n\n"), 100.0]], cut=2)
     assert sent[0] == HEAD
     assert b"draining" in text_of(sent)
     assert text_of(sent).endswith(b"data: [DONE]\n\n")
-    sent, _ = ask([[HEAD, part(b"data: [DONE]\n\n"), 100.0]], cut=True)
+    sent, _ = ask([[HEAD, part(b"data: [DONE]\n\n"), 100.0]], cut=2)
     assert text_of(sent) == b"data: [DONE]\n\n"
     assert not sent[-1].get("more_body", False)
 

@@ -732,8 +732,14 @@ def every(kind: type[RedraftError]) -> list[type[RedraftError]]:
     return [kind, *(other for each in kind.__subclasses__() for other in every(each))]
 
 
+class Broken:
+    @staticmethod
+    def model_json_schema() -> dict[str, float]:
+        return {"default": float("nan")}
+
+
 @pytest.mark.parametrize(
-    "schema", [{"const": float("nan")}, {"enum": [[float("inf")]]}, '{"const": NaN}', b'{"enum": [[1e999]]}']
+    "schema", [Broken, {"const": float("nan")}, {"enum": [[float("inf")]]}, '{"const": NaN}', b'{"enum": [[1e999]]}']
 )
 def test_a_schema_with_what_is_no_number_of_json_is_refused(schema: Any) -> None:
     with pytest.raises(ConstraintError, match="not JSON"):

@@ -202,8 +202,8 @@ class Held:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(("doubt", "halts"), [(0.04, True), (0.06, True), (0.49, True), (0.51, False)])
-def test_sure_lets_more_doubt_pass_in_a_text_of_a_language_that_stands(doubt: float, halts: bool) -> None:
+@pytest.mark.parametrize(("doubt", "halts"), [(0.04, True), (0.06, True), (99.0, True)])
+def test_sure_lets_any_doubt_pass_in_a_text_of_a_language_that_stands(doubt: float, halts: bool) -> None:
     stats, other = stats_of([0.7, 0.7, 0.7], [4, 5, 6]), torch.tensor([4, 7, 6])
     held = replace(stats, conditioned=Held(doubt, stats.argmax))
     assert Sure(0.2).memory == 2

@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise RequestError(f"{name} is no file of lines; folders, Parquet and URLs need --ray")
     if not (needs_ray(arguments.source) or Path(arguments.source).is_file()):
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
-    if arguments.seed is not None and not 0 <= arguments.seed < 2**63:  # behind it rows have theirs
+    # Row i has this plus i, which is below 2^64.
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**63:
         raise RequestError(f"--seed is {arguments.seed}; it must be an integer from 0 to 2^63-1")
     backend = backend_of(arguments)
     began = time.monotonic()

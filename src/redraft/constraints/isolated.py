@@ -68,7 +68,7 @@ class Helper:
         self._owner, self._owes = os.getpid(), False
 
     def ask(self, question: bytes, seconds: float) -> bytes | None:
-        """The answer; None if there was none in so many seconds, or no memory for it. Of one thread at a time.
+        """The answer; None if a process had none in so many seconds, or no memory for it. Of one thread at a time.
 
         Raises BusyError where somebody else, such as a system that is out of memory, ends TRIES processes."""
         assert b"\n" not in question, "a question is a line"
@@ -122,7 +122,7 @@ class Helper:
             assert self._process.stdin is not None
             os.set_blocking(self._process.stdin.fileno(), False)
             atexit.register(self.end)
-            if not _line(self._process, time.monotonic() + _BOOT_SEC):
+            if _line(self._process, time.monotonic() + _BOOT_SEC) is None:
                 self.end()
         return self._process
 

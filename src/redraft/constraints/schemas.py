@@ -44,9 +44,8 @@ def plain_schema(schema: Any) -> Any:
         if isinstance(schema, str) and not JSON_TEXT.fullmatch(schema):
             return schema_of_fields(schema)
         read = json.loads(schema) if isinstance(schema, bytes | str) else schema
-        if isinstance(read, type):
-            return _schema_of_class(read)
-        return json.loads(json.dumps(read, allow_nan=False))
+        plain = _schema_of_class(read) if isinstance(read, type) else read
+        return json.loads(json.dumps(plain, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConstraintError(
             f"the schema is not JSON ({error}); pass a dict, valid JSON text, a class, or fields as {EXAMPLE}"

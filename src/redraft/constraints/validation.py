@@ -114,7 +114,7 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
     `unevaluated…` in one another, patterns that search forwards and back. So it works in processes of its own: one for
     all that is quick, and one for what the first found too long, with limits over which a value is as good as invalid.
     Callers take turns at each. Raises ConstraintError for a schema that it cannot read, DeadlineError where it takes
-    longer than its caller waits, BusyError for one too many.
+    longer than its caller waits, BusyError for one too many, or if something ends the processes.
     """
     draft = validated_as(schema)
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []

@@ -103,7 +103,7 @@ class Answer:
         self._label: str | None = ""  # what may still become the channel's name; None once that is behind us
         self._stops = StopStrings(self.request.stop)
         self._begins: int | None = None
-        self._failed: RedraftError | None = None
+        self._failed: BaseException | None = None
 
     @property
     def begins(self) -> int:
@@ -123,7 +123,7 @@ class Answer:
         constraint complains.
         """
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.with_traceback(None)
         if self.finish is not None:
             return Delta(event)  # an abort that follows a stop string may come too late to keep another block away
         if isinstance(event, Block):
@@ -135,7 +135,7 @@ class Answer:
                 raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
             try:
                 return self._end(event)
-            except RedraftError as error:
+            except BaseException as error:  # what was not checked to its end is no answer later, either
                 self._failed = error
                 raise
         return Delta(event)

@@ -109,7 +109,10 @@ class Inbox(Generic[K]):
 
 
 class Handle:
-    """One submitted request. Its inbox has one reader: this handle's own methods, or the owner of a shared inbox."""
+    """One submitted request. Its inbox has one reader: this handle's own methods, or the owner of a shared inbox.
+
+    Several threads may ask for its `result`; its events are for one.
+    """
 
     def __init__(
         self,
@@ -127,6 +130,7 @@ class Handle:
         self.inbox: Inbox[Hashable] = Inbox() if inbox is None else inbox
         self.key = self if key is None else key
         self._loop = loop
+        self._reading = threading.RLock()
         self._answer: Answer | None = None if text is None else Answer(text, self.request)
         self._drafts, self._observers = drafts, () if scope is None else scope.observers
 
@@ -186,7 +190,7 @@ class Handle:
             self.abort()
 
     def _left(self, event: Event) -> Event:
-        """An event that was read. The last one stays: who reads once more, or beside another, waits for none."""
+        """An event that was read. The last one stays, so that nobody who reads once more waits for another."""
         if isinstance(event, Finished):
             self.inbox.put(self.key, event)
         return event
@@ -209,9 +213,10 @@ class Handle:
 
     def result(self) -> Generation:
         """The finished answer, once it is there, as often as it is asked for. Raises as `Answer.take`."""
-        for _ in self.deltas():
-            pass
-        return self.answer.generation()
+        with self._reading:  # of two threads one reads, and the other finds the end
+            for _ in self.deltas():
+                pass
+            return self.answer.generation()
 
     async def aresult(self) -> Generation:
         """The same for coroutines."""

@@ -74,8 +74,8 @@ def extract(
 
     The prompt names the fields (`redraft.prompts`). With `read_back` the answer is a second opinion's
     (`redraft.operations.read_back`). With `verbatim` a string of which the schema does not say how it looks is a part
-    of the text, from word to word (`redraft.constraints.compile.verbatim`). Raises as `generate`; ConstraintError for
-    a text that is too long to copy from.
+    of the text, from word to word (`redraft.constraints.compile.verbatim`). Raises as `generate`; RequestError for
+    what is no text, ConstraintError for one that is too long to copy from.
     """
     if not isinstance(text, str):
         raise RequestError(f"the text to extract from is {text!r:.80}; it must be a string")
@@ -105,8 +105,8 @@ def map_requests(
     """Answers in the order of the requests, up to `at_once` of them running side by side.
 
     Requests are taken from the iterable as room appears, so memory is bounded however long it is; a full queue is
-    waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1, and as `generate` when the
-    turn of the request comes that failed.
+    waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1 and for one text in place
+    of several, and as `generate` when the turn of the request comes that failed.
     """
     if isinstance(requests, str | bytes):
         raise RequestError("the requests are one text; pass a list of them")

@@ -17,6 +17,7 @@ from random import Random
 
 from redraft import prompts
 from redraft.tasks.forms import json_of, labelled
+from redraft.tasks.locales import is_abroad
 from redraft.tasks.records import read_json
 from redraft.tasks.repair import BREAKS
 from redraft.tasks.sentences import roles
@@ -111,7 +112,8 @@ def _change(members: Members, key: str, old: str, rng: Random, split: str) -> tu
     kind = rng.random()
     spoken = key.replace("_", " ") if rng.random() < 0.3 else key
     if kind < 0.5:
-        role = rng.choice([role.name for role in roles().values() if key in role.names] or ["person"])
+        known = (role for role in roles().values() if key in role.names and not is_abroad(role.kind))
+        role = rng.choice([role.name for role in known] or ["person"])
         value = json_of(role, rng, split)
         forms = _SET if old not in ("null", "true", "false") else tuple(form for form in _SET if "{old}" not in form)
         asked = rng.choice(forms).format(key=spoken, value=_said(value), old=_said(old))

@@ -185,7 +185,7 @@ _DAYS = ("date", "weekday", "year", "month", "quarter")
 _COUNTS = ("count", "small", "digits", "bignum")
 _CODES = ("code", "flight", "train", "plate", "hex", "postcode", "phone", "house")
 _MONEY = ("price", "sum", "fortune")
-_UNITS = ("weight", "temp", "percent", "pressure", "speed", "length", "power", "memory")
+_UNITS = ("weight", "temp", "celsius", "percent", "pressure", "speed", "length", "power", "memory")
 _NAMED = ("person", "company", "petname", "name", "username", "title", "team", "program", "machine", "thing", "file")
 _WHATS: tuple[str, ...] = (
     "goods",
@@ -247,7 +247,14 @@ def typed(role: str, value: Value | None, rng: Random) -> tuple[str, str]:
 
 
 _KINDS = {"count": "integer", "bignum": "integer", "price": "number", "date": "date", "time": "time", "list": "list"}
-_KINDS |= {"boolean": "boolean", "names": "list", "weight": "number", "temp": "number", "year": "integer"}
+_KINDS |= {
+    "boolean": "boolean",
+    "names": "list",
+    "weight": "number",
+    "temp": "number",
+    "celsius": "number",
+    "year": "integer",
+}
 
 
 def _kind(role: str, rng: Random) -> str:

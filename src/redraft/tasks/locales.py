@@ -1,7 +1,8 @@
 """Values as other languages write them: kinds "date_de", "price_fr", "person_ja", "goods_pl" and the like.
 
 Words come from `plain/words_languages.txt`; how dates, times and money are written, from `plain/locales.toml`. Where a
-number stands before a noun, it is one that the noun's form may follow (Polish "5 lamp", Arabic "3 ...").
+number stands before a noun, it is one that the noun's form may follow (Polish "5 lamp", and not "2 lamp"). Listed words
+are of both splits; what is made for English texts, too, is of one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from random import Random
 from typing import Any
 
 from redraft.tasks.strings import listed, person, read, word, word_lists
+from redraft.tasks.task import split_of
 
 Forms = Mapping[str, str]
 """The JSON of a value, by type."""
@@ -33,9 +35,13 @@ def locales() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(read("locales.toml"))
 
 
-def draw_abroad(kind: str, rng: Random) -> tuple[str, Forms]:
+def draw_abroad(kind: str, rng: Random, split: str) -> tuple[str, Forms]:
     """A text of a kind of another language, and its JSON by type. Raises KeyError for an unknown kind."""
     what, _, language = kind.rpartition("_")
+    if language in locales() and what in _SHARED and rng.random() < 0.2 and listed(rng, f"city_{language}").isascii():
+        while split_of(found := _SHARED[what](rng)) != split:
+            pass
+        return _said(found)
     if what in _MADE and language in locales():
         return _MADE[what](rng, language)
     found = listed(rng, kind)
@@ -84,14 +90,7 @@ def _person(rng: Random, language: str) -> tuple[str, Forms]:
     two = rng.choice(second[first.index(one) % 2 :: 2] if language in PAIRED else second)
     if language in LAST_FIRST:
         return _said(two + LAST_FIRST[language] + one)
-    if one.isascii() and kind < 0.2:
-        return _said(person(rng))
-    return _said(one if kind < 0.4 else f"{one} {two}")
-
-
-def _city(rng: Random, language: str) -> tuple[str, Forms]:
-    found = listed(rng, f"city_{language}")
-    return _said(word(rng, "city") if found.isascii() and rng.random() < 0.25 else found)
+    return _said(one if kind < 0.3 else f"{one} {two}")
 
 
 def _date(rng: Random, language: str) -> tuple[str, Forms]:
@@ -135,9 +134,11 @@ _MADE: Mapping[str, Callable[[Random, str], tuple[str, Forms]]] = {
     "count": _number,
     "small": _few,
     "person": _person,
-    "city": _city,
     "date": _date,
     "time": _time,
     "price": _price,
 }
 """Kinds that are more than a list's words."""
+
+_SHARED: Mapping[str, Callable[[Random], str]] = {"person": person, "city": lambda rng: word(rng, "city")}
+"""Kinds of which a text in Latin letters may have an English one."""

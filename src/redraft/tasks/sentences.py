@@ -175,8 +175,8 @@ def compose(rng: Random, split: str, most: int = 3) -> tuple[Sentences, str]:
         extra = rng.choice(fillers(language_of(domain)))
         parts.insert(0 if extra.endswith(",") else rng.randint(0, len(parts)), extra.lower() if lower else extra)
     text = rng.choice((" ", " ", " ", "\n")).join(parts)
-    if rng.random() < 0.1 and not any(text.endswith(value.text) for value in values.values()):  # "Ltd."
-        text = text.rstrip(".")
+    if rng.random() < 0.1 and not any(text.endswith(value.text) for value in values.values()):  # "Foo Inc."
+        text = text.removesuffix(".")
     return Sentences(text, values), domain
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from calendar import month_name
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -41,11 +41,11 @@ def draw(kind: str, rng: Random, split: str) -> Value:
     `tasks/locales.py` has kinds of other languages. Raises KeyError for an unknown kind."""
     if kind in _FEW:
         return _FEW[kind](rng)
-    if ":" in kind:
+    if kind.startswith("count:"):
         low, _, high = kind.partition(":")[2].partition("-")
         return _integer(rng.randint(int(low), int(high)))
     if is_abroad(kind):
-        return Value(*draw_abroad(kind, rng))
+        return Value(*draw_abroad(kind, rng, split))
     while True:
         found = word(rng, kind, WORDS[kind]) if kind in WORDS else FREE[kind](rng)
         if rng.random() < 0.06:
@@ -56,7 +56,7 @@ def draw(kind: str, rng: Random, split: str) -> Value:
 
 def likeness(kind: str) -> str:
     """The kind that one with bounds, or of another language, is like."""
-    return kind.partition(":")[0].rpartition("_")[0] if is_abroad(kind) else kind.partition(":")[0]
+    return kind.rpartition("_")[0] if is_abroad(kind) else kind.partition(":")[0]
 
 
 def _integer(number: int, text: str = "") -> Value:
@@ -97,8 +97,9 @@ def _measure(rng: Random, units: str, negative: float = 0.0, top: int = 60) -> V
     return Value(text, {"number": digits, "string": quoted(text)})
 
 
-def _figure(digits: str, marks: Sequence[str], rng: Random) -> Value:
-    text = digits + rng.choice(marks)
+def _celsius(rng: Random) -> Value:
+    digits = str(rng.randint(-15, 39))
+    text = digits + rng.choice(("°C", " °C", "°"))
     return Value(text, {"number": digits, "string": quoted(text)})
 
 
@@ -178,8 +179,7 @@ _FEW: dict[str, Callable[[Random], Value]] = {
     "weight": lambda rng: _measure(rng, "scale"),
     "temp": lambda rng: _measure(rng, "degree", negative=0.2),
     "percent": lambda rng: _measure(rng, "share"),
-    "share": lambda rng: _figure(str(rng.choice((5 * rng.randint(1, 19), rng.randint(2, 99)))), ("%", " %"), rng),
-    "celsius": lambda rng: _figure(str(rng.randint(-15, 39)), ("°C", " °C", "°"), rng),
+    "celsius": _celsius,
     "pressure": lambda rng: _measure(rng, "pressure", top=1200),
     "speed": lambda rng: _measure(rng, "speed", top=300),
     "length": lambda rng: _measure(rng, "length", top=400),

@@ -363,7 +363,7 @@ def _check_data(data: DataRecipe) -> None:
 _HIGH = {math.nextafter(1, 0): "below 1"}
 _NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, 2**31 - 1), (0, 2**31 - 1)
-_MOST_SHARE, _MOST_LAYERS = 1e9, 2**10
+_MOST_SHARE, _MOST_WEIGHT, _MOST_LAYERS = 1e9, 1e9, 2**10
 _MOST_CHARS, _MOST_DOTS = 2**16, 500
 """Of a recipe, and of one of its lines."""
 _MOST_WIDE = 2**20
@@ -382,7 +382,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
-        **dict.fromkeys(("causal_weight", "certainty"), (0, _MOST_SHARE)),
+        **dict.fromkeys(("causal_weight", "certainty"), (0, _MOST_WEIGHT)),
         "draws": (1, 1024),
         "own_steps": (0, 48),  # as many as the released sampler takes
         "correct_from": _LARGE,

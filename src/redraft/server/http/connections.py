@@ -21,7 +21,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from redraft.server.http.limits import HEAD_BYTES, ServerLimits, head_too_long
+from redraft.server.http.limits import HEAD_BYTES, WAITS, ServerLimits, head_too_long
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
@@ -168,8 +168,8 @@ class _Guarded(H11Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether a whole request is being answered."""
-        return not self.is_idle and not self.cycle.more_body
+        """Whether a whole request is being answered, by more than a refusal that waits."""
+        return not self.is_idle and not self.cycle.more_body and not self.scope["state"].get(WAITS)
 
     def check(self, now: float, stall_sec: float) -> None:
         """End it if it is late."""

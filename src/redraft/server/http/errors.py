@@ -79,8 +79,8 @@ class ApiError(Exception):
 
     def __reduce__(self) -> tuple[Callable[[], ApiError], tuple[()]]:
         """Made anew in another process."""
-        made = partial(ApiError, self.status, self.message)
-        return partial(made, param=self.param, code=self.code, retry_sec=self.retry_sec), ()
+        param, code, retry_sec = self.param, self.code, self.retry_sec
+        return partial(ApiError, self.status, self.message, param=param, code=code, retry_sec=retry_sec), ()
 
     @property
     def body(self) -> dict[str, Any]:

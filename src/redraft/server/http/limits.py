@@ -20,7 +20,10 @@ HEAD_BYTES = 64 * 2**10
 """Of a request: its path, its query and its headers."""
 REFUSALS = 50
 """Of one caller at once, and then in a second: the event loop makes them while the engine's thread waits for Python."""
-MOST_PACED = 4096
+WAITS = "waits"
+"""In the state of a request whose refusal waits: its connection may give way to another."""
+MOST_CALLERS = 4096
+"""Whose last refusals are remembered, before those of a second ago are forgotten."""
 
 
 def body_too_large(limit: int) -> ApiError:
@@ -98,7 +101,7 @@ class Refusals:
         """How long the next one waits, and count it. A second at most: clients that hang up do not wait for theirs, and
         others of their address shall not do so for them."""
         now = time.monotonic()
-        if len(self._due) > MOST_PACED:
+        if len(self._due) > MOST_CALLERS:
             self._due = {caller: due for caller, due in self._due.items() if due > now - 1}
         due = max(self._due.get(caller, 0.0), now - 1) + 1 / REFUSALS
         self._due[caller] = min(due, now + 1)

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.keys import key_number, sent_key
-from redraft.server.http.limits import HEAD_BYTES, Bodies, Refusals, body_too_large, head_too_long
+from redraft.server.http.limits import HEAD_BYTES, WAITS, Bodies, Refusals, body_too_large, head_too_long
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service, caller_of, stopping
 from redraft.server.http.sse import line_of
@@ -53,9 +53,10 @@ class Middleware:
             await self.app(scope, receive, send)
             return
         headers = headers_of(scope)
-        seen = _Seen(send, _request_id(headers), self._refusals)
-        scope.setdefault("state", {})["request_id"] = seen.id
-        scope["state"]["log"] = seen.notes
+        state = scope.setdefault("state", {})
+        seen = _Seen(send, _request_id(headers), self._refusals, state)
+        state["request_id"] = seen.id
+        state["log"] = seen.notes
         # Where GET is answered, so is HEAD: the server below leaves out the body, by the method that it sees.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
@@ -151,8 +152,8 @@ class Middleware:
 class _Seen:
     """One request and what is known of its answer. A refusal waits for its turn among those of its caller."""
 
-    def __init__(self, send: Send, id_: str, refusals: Refusals) -> None:
-        self._send, self.id, self._refusals = send, id_, refusals
+    def __init__(self, send: Send, id_: str, refusals: Refusals, state: MutableMapping[str, Any]) -> None:
+        self._send, self.id, self._refusals, self.state = send, id_, refusals, state
         self.began, self.status, self.done = time.monotonic(), 0, False
         self.caller: object = None
         self.read = 0  # bytes of its body
@@ -162,7 +163,9 @@ class _Seen:
         if message["type"] == "http.response.start":
             refuses = message["status"] >= 400 and message["status"] != GONE
             if refuses and (wait_sec := self._refusals.wait_sec(self.caller)):
+                self.state[WAITS] = True
                 await asyncio.sleep(wait_sec)
+                self.state[WAITS] = False
             self.status = message["status"]
             message["headers"] += [*HEADERS, (b"x-request-id", self.id.encode())]
         elif message["type"] == "http.response.body" and not message.get("more_body", False):

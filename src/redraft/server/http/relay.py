@@ -44,7 +44,7 @@ LIVE, PROBES = "/live", ("/health", "/v1/health", "/ready")
 PROBE_SEC = 5.0
 METRICS, EACH = "/metrics", "/metrics/replicas"
 FIGURES_SEC = 1.0
-"""How old the figures of a fleet may be: those of many replicas take long to add up, on the one thread there is."""
+"""How old the figures of a fleet may be: those of many replicas take long to add up, under Python's lock."""
 
 LOST = ApiError(502, "the replica that was answering was lost; send the request again", code="replica_lost")
 NONE_LEFT = ApiError(502, f"{TRIES} replicas were lost while they answered this request", code="replica_lost")
@@ -68,8 +68,7 @@ class Relay:
     ) -> None:
         self._ask, self._lost, self._figures = ask, lost, figures
         self.settings, self._limits, self._bodies = settings, settings.limits, Bodies()
-        self._pages: dict[str, tuple[float, bytes]] = {}
-        self._adding = asyncio.Lock()
+        self._pages: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
 
     def abandon(self) -> None:
         """Nothing is worked on here."""
@@ -180,13 +179,15 @@ class Relay:
         return {**message, "body": await self._added(path)}
 
     async def _added(self, path: str) -> bytes:
-        """The figures of all replicas, added up by one request at a time, and not on the event loop."""
-        async with self._adding:
-            taken, page = self._pages.get(path, (0.0, b""))
-            if not page or time.monotonic() - taken > FIGURES_SEC:
-                page = await asyncio.to_thread(merged, await self._figures(), apart=path == EACH)
-                self._pages[path] = time.monotonic(), page
-            return page
+        """The figures of all replicas, asked for and added up once for all who want them."""
+        begun, adding = self._pages.get(path, (0.0, None))
+        if adding is None or (adding.done() and time.monotonic() - begun > FIGURES_SEC):
+            adding = asyncio.create_task(self._add(path))
+            self._pages[path] = time.monotonic(), adding
+        return await asyncio.shield(adding)
+
+    async def _add(self, path: str) -> bytes:
+        return await asyncio.to_thread(merged, await self._figures(), apart=path == EACH)
 
 
 @dataclass
