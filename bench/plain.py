@@ -3,10 +3,11 @@
     python bench/plain.py --model runs/nano --count 300 --record bench/records/plain-nano.json
     python bench/plain.py --run runs/nano --count 40 --show 10        a run that has not ended
 
-Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
-apart and never trained on), `strangers` (fifty sentences as a stranger types them), `newcomers` (by a reader who had
-seen none of these; logs, lists and other languages among them), `elsewhere` (texts that say nothing of what is asked:
-null is right, and another value should be called a guess), `copies` (random strings and other alphabets), Sudoku.
+Groups: the tasks of ordinary sentences (values held out, phrasings of the training data; over half of these are newer
+than nano), `phrasings` (tests/data/, written apart and never trained on), `strangers` (fifty sentences as a stranger
+types them), `newcomers` (by a reader who had seen none of these; logs, lists and other languages among them),
+`elsewhere` (texts that say nothing of what is asked: null is right, and another value should be called a guess),
+`copies` (random strings and other alphabets), Sudoku.
 Records are held to their schema, in which every field may be null, as `redraft json` holds them, and fillings to their
 template, as `redraft fill` does. As these commands do for nano, strings are copied word for word out of the text, and
 answers are read back: where something else was likelier at a token, the likelier of the canvas's answer and of one from
