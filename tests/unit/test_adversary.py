@@ -762,3 +762,9 @@ def test_a_text_of_which_no_part_can_be_said_leaves_strings_free() -> None:
     held = compile_schema(schema | {"additionalProperties": False}, verbatim="a\x01b").dfa
     assert held.matches(b'{"a":"xyz"}')
     assert not compile_schema(schema | {"additionalProperties": False}, verbatim="a-b").dfa.matches(b'{"a":"xyz"}')
+
+
+def test_a_hole_has_a_name_of_any_language() -> None:
+    """A name in Chinese was text around no hole."""
+    template = read_template("{{姓名: string(1..9)}}, {{größe: int}}")
+    assert [hole.name for hole in template.holes] == ["姓名", "größe"]

@@ -39,9 +39,9 @@ from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
 
 # Nothing is given back, so that a text takes as long as it is long. A kind goes up to the first }}.
-_HOLE = re.compile(r"\{\{\s*+(?P<name>[A-Za-z_]\w*+)\s*+(?::(?P<kind>(?:(?!\}\}).)*+))?+\}\}", re.DOTALL)
+_HOLE = re.compile(r"\{\{\s*+(?P<name>[^\W\d]\w*+)\s*+(?::(?P<kind>(?:(?!\}\}).)*+))?+\}\}", re.DOTALL)
 _UNCLOSED = re.compile(
-    r"\{\{\s*+[A-Za-z_]\w*+\s*+(?::(?:(?!\}\}|\{\{\s*+[A-Za-z_]).)*+)?+(?:\{\{\s*+[A-Za-z_]|\Z)", re.DOTALL
+    r"\{\{\s*+[^\W\d]\w*+\s*+(?::(?:(?!\}\}|\{\{\s*+[^\W\d]).)*+)?+(?:\{\{\s*+[^\W\d]|\Z)", re.DOTALL
 )
 _KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
 _RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
