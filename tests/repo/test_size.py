@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_940, TESTS: 34_550}
+WHOLE_WALLS = {SOURCE: 48_980, TESTS: 34_580}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_850,
+    "core": 10_880,
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_565,
@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_790,
     "tune": 4_330,
     "measure": 2_770,
-    "server": 6_360,
+    "server": 6_380,
     "operations": 2_240,
     "trace": 650,
     "distributed": 640,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import inspect
 import io
 import json
 import logging
@@ -184,19 +185,22 @@ def test_a_refusal_that_waits_gives_way_and_an_answer_does_not_wait(guarded: Ins
         return 0.01
 
     async def slept(seconds: float) -> None:
-        states.append(seconds)
+        seen = inspect.currentframe().f_back.f_locals["self"]  # type: ignore[union-attr]  # who waits
+        states.append((seconds, dict(seen.state), seen.state))
 
     monkeypatch.setattr(bounds.Refusals, "wait_sec", noted)
     monkeypatch.setattr(middleware, "asyncio", Mock(sleep=slept, CancelledError=asyncio.CancelledError))
     keys = ["Bearer other", "Bearer first-key", "Bearer other"]
     assert [ask(guarded, authorization=key).status_code for key in keys] == [401, 200, 401]
     assert counted == ["127.0.0.1"] * 2
-    assert states == [0.01] * 2
+    for seconds, then, now in states:
+        assert (seconds, then[bounds.WAITS], now[bounds.WAITS]) == (0.01, True, False)
     one = _Guarded.__new__(_Guarded)
     one.cycle = Mock(response_complete=False, more_body=False)
     for waits in (False, True):
         one.scope = {"state": {bounds.WAITS: waits}}
-        assert one.is_answered is not waits
+        assert one.gives_way is waits
+        assert one.is_answered, "or it would be late, long after its head"
 
 
 def test_every_reply_is_safe_and_numbered(served: Inside) -> None:

@@ -90,7 +90,7 @@ def ask(
     async def run() -> None:
         answering = asyncio.ensure_future(relay(scope, receive, send))
         if cut is not None:  # behind so many messages
-            while not did or len(sent) < cut:
+            while (not did or len(sent) < cut) and not answering.done():
                 await asyncio.sleep(0.01)
             answering.cancel()
         await asyncio.wait_for(answering, 30)
@@ -237,21 +237,33 @@ def test_figures_are_for_those_whom_a_replica_lets_in(path: str, expected: bytes
     assert (sent[0]["status"], text_of(sent)) == (401, b'{"error":1}')
 
 
-def test_figures_are_added_up_once_a_second() -> None:
+def test_figures_are_added_up_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of many replicas take the event loop's thread long, and a stranger's scrapes are without number."""
     asked: list[int] = []
 
     async def figures() -> Mapping[str, bytes]:
         asked.append(1)
+        await asyncio.sleep(0.01)
+        if len(asked) == 1:
+            raise Lost
         return {"a": PAGE}
 
     async def run() -> set[bytes]:
         relay = Relay(None, (Lost,), figures, Settings())  # type: ignore[arg-type]  # no replica is asked
-        return set(await asyncio.gather(*(relay._added("/metrics") for _ in range(50))))
+        with pytest.raises(Lost):
+            await relay._added("/metrics")
+        leaving = asyncio.ensure_future(relay._added("/metrics"))
+        others = [asyncio.ensure_future(relay._added("/metrics")) for _ in range(50)]
+        await asyncio.sleep(0)
+        leaving.cancel()
+        found = set(await asyncio.gather(*others))
+        assert len(asked) == 2, "an error is not kept"
+        monkeypatch.setattr("redraft.server.http.relay.FIGURES_SEC", -1.0)
+        return found | {await relay._added("/metrics")}
 
     (page,) = asyncio.run(run())
     assert b"redraft_tokens_total 3.0" in page
-    assert len(asked) == 1
+    assert len(asked) == 3
 
 
 def chat(text: str) -> bytes:

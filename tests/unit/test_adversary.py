@@ -710,6 +710,13 @@ def test_an_answer_may_be_read_again(turns: bool) -> None:
         assert found == [first.text] * 3
         handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
         assert asyncio.run(twice(handle)) == [first.text] * 2
+    for interrupt, kept in ((KeyboardInterrupt, RunError), (ValueError, ValueError)):
+        handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
+        handle.answer._check_read = Mock(side_effect=interrupt)  # type: ignore[method-assign]
+        with pytest.raises(interrupt):
+            handle.result()
+        with pytest.raises(kept):
+            handle.result()
     engine.loop.stop()
 
 
@@ -732,14 +739,8 @@ def every(kind: type[RedraftError]) -> list[type[RedraftError]]:
     return [kind, *(other for each in kind.__subclasses__() for other in every(each))]
 
 
-class Broken:
-    @staticmethod
-    def model_json_schema() -> dict[str, float]:
-        return {"default": float("nan")}
-
-
 @pytest.mark.parametrize(
-    "schema", [Broken, {"const": float("nan")}, {"enum": [[float("inf")]]}, '{"const": NaN}', b'{"enum": [[1e999]]}']
+    "schema", [{"const": float("nan")}, {"enum": [[float("inf")]]}, '{"const": NaN}', b'{"enum": [[1e999]]}']
 )
 def test_a_schema_with_what_is_no_number_of_json_is_refused(schema: Any) -> None:
     with pytest.raises(ConstraintError, match="not JSON"):
@@ -764,7 +765,7 @@ def test_a_text_of_which_no_part_can_be_said_leaves_strings_free() -> None:
     assert not compile_schema(schema | {"additionalProperties": False}, verbatim="a-b").dfa.matches(b'{"a":"xyz"}')
 
 
-def test_a_hole_has_a_name_of_any_language() -> None:
+def test_a_hole_may_be_named_in_other_letters() -> None:
     """A name in Chinese was text around no hole."""
     template = read_template("{{姓名: string(1..9)}}, {{größe: int}}")
     assert [hole.name for hole in template.holes] == ["姓名", "größe"]

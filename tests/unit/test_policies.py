@@ -15,7 +15,7 @@ from redraft.diffusion import noise as noise_module
 from redraft.diffusion.accept import Accept, AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin, Needs
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, settle
-from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure, UntilEnd
+from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure, UntilEnd, for_draws
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.rules import read_rule, read_rules
 from redraft.diffusion.schedule import FixedCooling, LinearTemperature
@@ -210,6 +210,8 @@ def test_sure_lets_any_doubt_pass_in_a_text_of_a_language_that_stands(doubt: flo
     assert Sure(0.2)(held, (other, stats.argmax, stats.argmax)) is halts
     for drafts in ((stats.argmax,), (stats.argmax, other), (other, stats.argmax)):
         assert Sure(0.2)(held, drafts) is (doubt < 0.05)
+    drawn = for_draws(EitherOf((Sure(0.2), StableAndConfident(5))))
+    assert drawn(held, (stats.argmax, stats.argmax)) is (doubt < 0.5), "what is drawn may be another text"
     assert not Sure(0.2)(stats, (stats.argmax, stats.argmax)), "without a language the entropies decide"
 
 

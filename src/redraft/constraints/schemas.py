@@ -44,8 +44,9 @@ def plain_schema(schema: Any) -> Any:
         if isinstance(schema, str) and not JSON_TEXT.fullmatch(schema):
             return schema_of_fields(schema)
         read = json.loads(schema) if isinstance(schema, bytes | str) else schema
-        plain = _schema_of_class(read) if isinstance(read, type) else read
-        return json.loads(json.dumps(plain, allow_nan=False))
+        if isinstance(read, type):
+            return _schema_of_class(read)  # whose defaults, which nothing reads, may be infinite
+        return json.loads(json.dumps(read, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConstraintError(
             f"the schema is not JSON ({error}); pass a dict, valid JSON text, a class, or fields as {EXAMPLE}"

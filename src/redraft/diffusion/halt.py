@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,8 +15,9 @@ from redraft.shapes import Int, Tensor
 
 OVERSTATED = 4.0
 """Factor by which a sum of entropies overstates a draft's doubt; `bench/constraints.py` counts the right answers."""
-STOOD = 2
-"""Steps for which a valid draft is unchanged, whereupon it is settled, whatever its doubt."""
+STOOD, LENIENT = 2, 10.0
+"""A valid draft that is unchanged for STOOD steps is settled; where it is not what will be emitted, if it has less than
+LENIENT times the doubt."""
 
 
 @runtime_checkable
@@ -73,6 +75,8 @@ class Sure:
     """
 
     nats: float = 0.2
+    standing: float = math.inf
+    """Nats of doubt that a valid draft may have which stood."""
 
     def __post_init__(self) -> None:
         if not self.nats > 0:
@@ -85,7 +89,10 @@ class Sure:
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
         if stats.conditioned is not None:
-            return stats.conditioned.doubt < self.nats / OVERSTATED or _stands(stats, drafts, STOOD)
+            certain = self.nats / OVERSTATED
+            # One that is read from left to right stands before all of it is decided.
+            standing = LENIENT * certain if stats.conditioned.fixed else self.standing
+            return stats.conditioned.doubt < (standing if _stands(stats, drafts, STOOD) else certain)
         return float(stats.open_entropy.sum()) < self.nats
 
 
@@ -143,6 +150,16 @@ class AtLeast:
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
         return len(drafts) >= self.steps - 1 and self.rule(stats, drafts)
+
+
+def for_draws(rule: Halt) -> Halt:
+    """A rule for canvases whose text is drawn: a draft that stands says little of what else may be drawn."""
+    match rule:
+        case Sure():
+            return replace(rule, standing=LENIENT * rule.nats / OVERSTATED)
+        case EitherOf():
+            return replace(rule, rules=tuple(map(for_draws, rule.rules)))
+    return rule
 
 
 def _stands(stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]], steps: int) -> bool:

@@ -103,7 +103,7 @@ class Answer:
         self._label: str | None = ""  # what may still become the channel's name; None once that is behind us
         self._stops = StopStrings(self.request.stop)
         self._begins: int | None = None
-        self._failed: BaseException | None = None
+        self._failed: Exception | None = None
 
     @property
     def begins(self) -> int:
@@ -136,7 +136,8 @@ class Answer:
             try:
                 return self._end(event)
             except BaseException as error:  # what was not checked to its end is no answer later, either
-                self._failed = error
+                cut = RunError("the check of this answer was interrupted; ask again")
+                self._failed = error if isinstance(error, Exception) else cut
                 raise
         return Delta(event)
 

@@ -14,7 +14,7 @@ from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Language
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
-from redraft.diffusion.halt import AtLeast, UntilEnd
+from redraft.diffusion.halt import AtLeast, UntilEnd, for_draws
 from redraft.diffusion.presets import PRESETS, Preset
 from redraft.diffusion.rules import read_rules
 from redraft.diffusion.schedule import FixedCooling
@@ -248,6 +248,8 @@ def _policy(options: Options, preset: Policy, end_aware: bool, config: Checkpoin
     """The preset's policy with what the options change."""
     shipped = config.generation
     policy = replace(preset, shaping=_shaping(options, config.model.vocab_size), draw=options.draw)
+    if options.draw:
+        policy = replace(policy, halt=for_draws(policy.halt))
     if options.steps is not None:
         if not 1 <= options.steps <= MOST_STEPS:
             raise RequestError(f"steps is {options.steps}; it must be from 1 to {MOST_STEPS}")

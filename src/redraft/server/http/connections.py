@@ -77,7 +77,7 @@ class _Guard:
             new.loop.call_later(SWEEP_SEC, self._sweep, new.loop)
 
     def _end_one(self, new: _Guarded, address: str) -> None:
-        waiting = [one for one in self.open if one is not new and one.address == address and not one.is_answered]
+        waiting = [one for one in self.open if one is not new and one.address == address and one.gives_way]
         min(waiting, key=lambda one: (not one.is_idle, one.since), default=new).end()
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -168,8 +168,13 @@ class _Guarded(H11Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether a whole request is being answered, by more than a refusal that waits."""
-        return not self.is_idle and not self.cycle.more_body and not self.scope["state"].get(WAITS)
+        """Whether a whole request is being answered."""
+        return not self.is_idle and not self.cycle.more_body
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether another may have its place: it waits for a request, or for its turn to be refused."""
+        return not self.is_answered or bool(self.scope["state"].get(WAITS))
 
     def check(self, now: float, stall_sec: float) -> None:
         """End it if it is late."""

@@ -68,7 +68,7 @@ class Relay:
     ) -> None:
         self._ask, self._lost, self._figures = ask, lost, figures
         self.settings, self._limits, self._bodies = settings, settings.limits, Bodies()
-        self._pages: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
+        self._pages: dict[str, asyncio.Task[tuple[float, bytes]]] = {}
 
     def abandon(self) -> None:
         """Nothing is worked on here."""
@@ -180,14 +180,15 @@ class Relay:
 
     async def _added(self, path: str) -> bytes:
         """The figures of all replicas, asked for and added up once for all who want them."""
-        begun, adding = self._pages.get(path, (0.0, None))
-        if adding is None or (adding.done() and time.monotonic() - begun > FIGURES_SEC):
-            adding = asyncio.create_task(self._add(path))
-            self._pages[path] = time.monotonic(), adding
-        return await asyncio.shield(adding)
+        adding = self._pages.get(path)
+        if adding is None or _is_over(adding):
+            adding = self._pages[path] = asyncio.create_task(self._add(path))
+            adding.add_done_callback(_is_over)  # an error for which nobody has waited is no news
+        return (await asyncio.shield(adding))[1]
 
-    async def _add(self, path: str) -> bytes:
-        return await asyncio.to_thread(merged, await self._figures(), apart=path == EACH)
+    async def _add(self, path: str) -> tuple[float, bytes]:
+        page = await asyncio.to_thread(merged, await self._figures(), apart=path == EACH)
+        return time.monotonic(), page
 
 
 @dataclass
@@ -259,6 +260,13 @@ class _Reply:
         self.begun = self.begun or not more or (bool(part) and not part.startswith(b":"))
         self.is_whole, self._closed = self.is_whole or not more or part.endswith(DONE), not more
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def _is_over(adding: asyncio.Task[tuple[float, bytes]]) -> bool:
+    """Whether figures that were added up are too old, or failed to be."""
+    if not adding.done():
+        return False
+    return adding.cancelled() or adding.exception() is not None or time.monotonic() - adding.result()[0] > FIGURES_SEC
 
 
 def _streams(start: Message) -> bool:
