@@ -143,7 +143,7 @@ def test_an_address_that_holds_too_many_loses_its_oldest(limits: dict[str, int],
     guard = connections._Guard(ServerLimits(**limits))
 
     class Waiting:
-        is_answered, is_idle = False, True
+        gives_way, is_idle = True, True
         loop = asyncio.new_event_loop()
 
         def __init__(self, name: str) -> None:
