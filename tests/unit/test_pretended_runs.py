@@ -112,7 +112,7 @@ def test_training_leaves_nothing_on_the_host(device: Device, tmp_path: Path, mon
 
 RECIPE = f"""
 name = "there"
-{SHAPE}
+{SHAPE.replace("max_positions = 128", "max_positions = 512")}
 vocabulary = "plain"
 [data]
 tasks = {{ extract-short = 0.5, copy = 0.5 }}
