@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import inspect
 import io
 import json
 import logging
@@ -178,23 +177,28 @@ def test_refusals_of_one_caller_wait_for_each_other(monkeypatch: Patch) -> None:
 
 
 def test_a_refusal_that_waits_gives_way_and_an_answer_does_not_wait(guarded: Inside, monkeypatch: Patch) -> None:
-    counted, states = list[object](), list[Any]()
+    counted, states, seen = list[object](), list[Any](), list[Any]()
 
     def noted(self: object, caller: object) -> float:
         counted.append(caller)
         return 0.01
 
     async def slept(seconds: float) -> None:
-        seen = inspect.currentframe().f_back.f_locals["self"]  # type: ignore[union-attr]  # who waits
-        states.append((seconds, dict(seen.state), seen.state))
+        states.append((seconds, seen[-1].state[bounds.WAITS]))
 
+    class Noted(middleware._Seen):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            seen.append(self)
+
+    monkeypatch.setattr(middleware, "_Seen", Noted)
     monkeypatch.setattr(bounds.Refusals, "wait_sec", noted)
     monkeypatch.setattr(middleware, "asyncio", Mock(sleep=slept, CancelledError=asyncio.CancelledError))
     keys = ["Bearer other", "Bearer first-key", "Bearer other"]
     assert [ask(guarded, authorization=key).status_code for key in keys] == [401, 200, 401]
     assert counted == ["127.0.0.1"] * 2
-    for seconds, then, now in states:
-        assert (seconds, then[bounds.WAITS], now[bounds.WAITS]) == (0.01, True, False)
+    assert states == [(0.01, True)] * 2
+    assert [one.state.get(bounds.WAITS) for one in seen] == [False, None, False]
     one = _Guarded.__new__(_Guarded)
     one.cycle = Mock(response_complete=False, more_body=False)
     for waits in (False, True):

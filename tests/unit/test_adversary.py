@@ -712,7 +712,7 @@ def test_an_answer_may_be_read_again(turns: bool) -> None:
         assert asyncio.run(twice(handle)) == [first.text] * 2
     for interrupt, kept in ((KeyboardInterrupt, RunError), (ValueError, ValueError)):
         handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
-        handle.answer._check_read = Mock(side_effect=interrupt)  # type: ignore[method-assign]
+        handle.answer._check_read = Mock(side_effect=interrupt)  # type: ignore[method-assign]  # raised within the check
         with pytest.raises(interrupt):
             handle.result()
         with pytest.raises(kept):
@@ -752,7 +752,7 @@ def test_what_is_no_text_is_not_extracted_from() -> None:
     engine = load("nano-sudoku")
     for text in (None, 5, b"x", ["a"]):
         with pytest.raises(RequestError, match="must be a string"):
-            engine.extract(text, "who")  # type: ignore[arg-type]
+            engine.extract(text, "who")  # type: ignore[arg-type]  # as a program without types does
     with pytest.raises(RequestError, match="one text"):
         next(engine.map("ab"))
 
