@@ -58,6 +58,17 @@ def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
     assert engine.loop.num_bytes == 0, "closing map left requests running"
 
 
+def test_what_an_iterable_raises_comes_behind_the_answers_before_it(engine: Engine) -> None:
+    def torn() -> Iterator[ResolvedRequest]:
+        yield from requests(engine, 3)
+        raise ConnectionError("the source went away")
+
+    answers = engine.map(torn(), at_once=8)
+    assert [next(answers).tokens for _ in range(3)] == [engine.run(one).tokens for one in requests(engine, 3)]
+    with pytest.raises(ConnectionError, match="went away"):
+        next(answers)
+
+
 def test_variants_differ_by_seed_and_share_the_prompt(engine: Engine) -> None:
     asked = requests(engine, 1)[0]
     found = [done for variant in engine.variants(asked, 4) for done in variant.answers]

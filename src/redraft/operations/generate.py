@@ -23,6 +23,9 @@ from redraft.operations.repair import Repair, repair
 from redraft.prompts import of_schema
 from redraft.text import Message
 
+Asked = str | Request | ResolvedRequest | RedraftError
+"""One of many to be answered, or an error that stands in its place."""
+
 
 def generate(
     engine: Core,
@@ -106,7 +109,8 @@ def map_requests(
 
     Requests are taken from the iterable as room appears, so memory is bounded however long it is; a full queue is
     waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1 and for one text in place
-    of several, and as `generate` when the turn of the request comes that failed.
+    of several; as `generate` when the turn of the request comes that failed; and what the iterable raises, once those
+    before it are answered.
     """
     if isinstance(requests, str | bytes):
         raise RequestError("the requests are one text; pass a list of them")
@@ -120,11 +124,10 @@ def map_requests(
             yield found
 
 
-def attempts(
-    engine: Core, requests: Iterable[str | Request | ResolvedRequest | RedraftError], *, at_once: int = 32
-) -> Iterator[Generation | RedraftError]:
+def attempts(engine: Core, requests: Iterable[Asked], *, at_once: int = 32) -> Iterator[Generation | RedraftError]:
     """As `map_requests`, with errors in the place of the answers that failed; one among the requests stays as it is."""
-    source, running, jobs = iter(requests), deque[_Job](), dict[Handle, _Job]()
+    broken: list[Exception] = []
+    source, running, jobs = _until_broken(requests, broken), deque[_Job](), dict[Handle, _Job]()
     inbox: Inbox[Handle] = Inbox()
     try:
         while True:
@@ -136,6 +139,8 @@ def attempts(
                     job.repair = Repair(engine, engine.resolve(request))
                     jobs[engine.submit(job.repair.asked, inbox=inbox, wait=True)] = job
             if not running:
+                if broken:
+                    raise broken[0]
                 return
             while running[0].found is None:
                 handle, event = inbox.get(engine.loop)
@@ -147,6 +152,14 @@ def attempts(
     finally:
         for handle in jobs:
             handle.abort()
+
+
+def _until_broken(requests: Iterable[Asked], broken: list[Exception]) -> Iterator[Asked]:
+    """The requests up to where taking one fails: those before it are answered first, and then that is raised."""
+    try:
+        yield from requests
+    except Exception as error:
+        broken.append(error)
 
 
 @dataclass
