@@ -113,9 +113,10 @@ def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list
     ],
 )
 def test_what_makes_no_canvas_is_refused(http: httpx2.Client, body: dict[str, Any]) -> None:
-    reported = http.post("/v1/canvas", json=body)
-    assert reported.status_code == 400
-    assert reported.json()["error"]["message"]
+    for stream in (False, True):
+        reported = http.post("/v1/canvas", json=body | {"stream": stream})
+        assert reported.status_code == 400
+        assert reported.json()["error"]["message"]
 
 
 def test_responses_answer_and_stream(server: Process) -> None:

@@ -136,10 +136,17 @@ def test_who_would_change_the_protocol_is_answered_at_once(quick: Process, head:
 
 
 @pytest.mark.parametrize(
-    ("limits", "left"),
-    [({"per_address": 3}, "a2 a3 b1 a4"), ({"connections": 16}, "a1 a2 a3 b1 a4"), ({"per_address": 1}, "b1 a4")],
+    ("limits", "refused", "left"),
+    [
+        ({"per_address": 3}, "", "a2 a3 b1 a4"),
+        ({"per_address": 3}, "a2", "a1 a3 b1 a4"),
+        ({"connections": 16}, "a2", "a1 a2 a3 b1 a4"),
+        ({"per_address": 1}, "a2", "b1 a4"),
+    ],
 )
-def test_an_address_that_holds_too_many_loses_its_oldest(limits: dict[str, int], left: str) -> None:
+def test_an_address_that_holds_too_many_loses_one_refused_or_its_oldest(
+    limits: dict[str, int], refused: str, left: str
+) -> None:
     guard = connections._Guard(ServerLimits(**limits))
 
     class Waiting:
@@ -147,7 +154,7 @@ def test_an_address_that_holds_too_many_loses_its_oldest(limits: dict[str, int],
         loop = asyncio.new_event_loop()
 
         def __init__(self, name: str) -> None:
-            self.name, self.address, self.since = name, name[0], float(name[1])
+            self.name, self.address, self.since, self.is_refused = name, name[0], float(name[1]), name == refused
 
         def end(self) -> None:
             del guard.open[self]  # type: ignore[arg-type]  # all that the guard asks of one

@@ -198,6 +198,7 @@ def test_a_forced_call_leaves_a_format_nothing_to_hold(server: Process) -> None:
             for width in (0, -1)
             for tokens in (8, 5000)
         ),
+        ("/v1/fim/completions", {"prompt": "a", "suffix": "b", "ignore_eos": True}, "ignore_eos"),
         ("/v1/chat/completions", {"messages": USER, "canvas": {"accept": ["nothing"]}}, "canvas.accept"),
         ("/v1/chat/completions", {"messages": USER, "grammar": 'root ::= ("a"'}, "grammar"),
     ],
@@ -216,6 +217,10 @@ def test_a_remedy_names_what_was_sent_too(server: Process) -> None:
     assert error["param"] == "prompt"
     assert "lower n_predict" in error["message"]
     assert "max_tokens" not in error["message"]
+    late = {"prompt": "a", "json_schema": {"type": "string"}, "t_max_predict_ms": 0.01}
+    reply = httpx2.post(f"{server.url}/completion", json=late, timeout=100)
+    assert reply.status_code == 504
+    assert reply.json()["error"]["message"].endswith("raise t_max_predict_ms")
 
 
 @pytest.mark.parametrize("n", [1, 2])

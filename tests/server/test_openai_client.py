@@ -7,13 +7,14 @@ import os
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import httpx2
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
-from tests.server.conftest import ANSWER, RECORD, ROOT, USER
+from tests.server.conftest import ANSWER, RECORD, ROOT, USER, Process
 
 FULL = {"ignore_eos": True}
 
@@ -66,6 +67,30 @@ def test_the_stream_helper_gathers_events(client: OpenAI) -> None:
         assert stream.get_final_completion().choices[0].message.content == ANSWER
     assert "content.delta" in kinds
     assert "content.done" in kinds
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": USER, "stop": ["qty"]}),
+        ("chat/completions", {"messages": USER, "stop": ['y":'], "canvas": {"width": 4}}),
+        ("completions", {"prompt": RECORD, "stop": ["e", "a"], "temperature": 5, "canvas": {"width": 4}}),
+        ("completions", {"prompt": RECORD, "temperature": 10, "max_tokens": 40, "canvas": {"width": 8}}),
+    ],
+)
+def test_a_stream_has_the_log_probabilities_of_the_whole_answer(
+    server: Process, path: str, body: dict[str, Any]
+) -> None:
+    """Also where a stop string ends it in the middle of a canvas: rows come with their text, and end with it."""
+    body |= {"seed": 7, "logprobs": path.startswith("chat") or 1}
+    whole = httpx2.post(f"{server.base}/{path}", json=body, timeout=100).json()["choices"][0]["logprobs"]
+    streamed = httpx2.post(f"{server.base}/{path}", json=body | {"stream": True}, timeout=100).text
+    chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    parts = [rows for chunk in chunks if (rows := chunk["choices"][0].get("logprobs"))]
+    assert parts
+    for name in ("tokens", "token_logprobs", "text_offset", "content"):
+        if name in whole:
+            assert [row for part in parts for row in part[name]] == whole[name]
 
 
 def test_logprobs_of_both_kinds(client: OpenAI) -> None:

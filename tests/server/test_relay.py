@@ -117,6 +117,15 @@ def test_a_stream_of_which_nothing_was_seen_is_asked_again() -> None:
     assert [message["type"] for message in sent].count("http.response.start") == 1
 
 
+@pytest.mark.parametrize("cut", [[], [HEAD], [JSON_HEAD], [JSON_HEAD, part(b"{")]])
+def test_messages_that_end_before_their_answer_does_are_a_lost_replicas(cut: list[Message]) -> None:
+    sent, did = ask([cut, [HEAD, part(b"data: 2\n\n", more=False)]])
+    assert did == ["asked", "asked"]
+    assert (sent[0]["status"], text_of(sent)) == (200, b"data: 2\n\n")
+    begun, _ = ask([[HEAD, part(b"data: 1\n\n")]])
+    assert b"replica_lost" in text_of(begun)
+
+
 def test_a_stream_that_has_begun_ends_with_an_error_event() -> None:
     sent, did = ask([[HEAD, part(b"data: 1\n\n"), Lost()]])
     assert did == ["asked"]

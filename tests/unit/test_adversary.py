@@ -695,6 +695,7 @@ def test_an_answer_may_be_read_again(turns: bool) -> None:
     assert [event.reason for event in handle.events()] == ["length"]
     handle = engine.submit(Request("sudoku", Options(max_tokens=2, seed=1)))
     assert [event.reason for event in list(handle.events())[-1:]] == ["length"]
+    assert handle.result().tokens == first.tokens, "its events were read"
     late = Options(seed=1, deadline_sec=1e-9)
     handle = engine.submit(Request("sudoku", late, constraint=engine.language(choices_source(["yes", "no"]))))
     for _ in range(2):

@@ -10,6 +10,7 @@ become a stop string.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -55,13 +56,15 @@ def marks_of(text: Text) -> Marks:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one event added to an answer. `logprobs` are of the content's tokens; `calls` have become whole with it."""
+    """What one event added to an answer. `logprobs` are of the content's tokens, come with their text, and begin
+    `offset` characters behind its beginning; `calls` have become whole with it."""
 
     event: Event
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[Logprobs, ...] = ()
+    offset: int = 0
 
     def __bool__(self) -> bool:
         """Whether there is anything new to show."""
@@ -103,6 +106,8 @@ class Answer:
         self._label: str | None = ""  # what may still become the channel's name; None once that is behind us
         self._stops = StopStrings(self.request.stop)
         self._begins: int | None = None
+        self._offsets, self._places = list[int](), Offsets(self.text)  # where the tokens of `logprobs` begin
+        self._shown = 0  # rows of `logprobs` that deltas have had
         self._failed: Exception | None = None
 
     @property
@@ -171,11 +176,10 @@ class Answer:
         )
 
     def shown_logprobs(self) -> list[Logprobs]:
-        """The rows of the content, of which a stop string may have cut the last."""
-        if not self.stopped:
+        """The rows of the content, of which a stop string may have cut the last, or may yet."""
+        if not self.logprobs or (self.finish is not None and not self.stopped):
             return self.logprobs
-        offsets = offsets_of(self.text, [row[0][0] for row in self.logprobs])
-        return [row for row, at in zip(self.logprobs, offsets, strict=True) if at < len(self.content)]
+        return self.logprobs[: bisect_left(self._offsets, len(self.content))]
 
     def _take_block(self, block: Block) -> Delta:
         content, thought, calls, rows = "", "", list[ToolCall](), list[Logprobs]()
@@ -273,7 +277,11 @@ class Answer:
         self.reasoning += thought
         self.calls += calls
         self.logprobs += rows
-        return Delta(event, content, thought, tuple(calls), tuple(rows))
+        self._offsets += self._places.push([row[0][0] for row in rows])
+        shown = self.shown_logprobs()
+        new, self._shown = shown[self._shown :], max(self._shown, len(shown))
+        offset = self._offsets[self._shown - len(new)] if new else 0
+        return Delta(event, content, thought, tuple(calls), tuple(new), offset)
 
     def _unlabelled(self, piece: str) -> str:
         """Thinking without the name that its channel begins with, in however many pieces that comes."""
@@ -284,15 +292,23 @@ class Answer:
         return "" if self._label is not None else seen.removeprefix(LABEL)
 
 
-def offsets_of(text: Text, tokens: Sequence[int], *, special: bool = False) -> list[int]:
+class Offsets:
     """Where in their text tokens begin, in characters; all tokens of a run of bytes where it begins. `special` is
     whether special tokens stand in the text."""
-    pieces, at, found = Detokenizer(text, skip_special=not special), 0, list[int]()
-    for token in tokens:
-        at += len(pieces.push([token]))
-        held = token in text.byte_ids
-        found.append(at if held else at - len(text.decode([token], skip_special=not special)))
-    return found
+
+    def __init__(self, text: Text, *, special: bool = False) -> None:
+        self._text, self._special, self._at = text, special, 0
+        self._pieces = Detokenizer(text, skip_special=not special)
+
+    def push(self, tokens: Sequence[int]) -> list[int]:
+        """Those of the next tokens."""
+        found = list[int]()
+        for token in tokens:
+            self._at += len(self._pieces.push([token]))
+            held = token in self._text.byte_ids
+            length = 0 if held else len(self._text.decode([token], skip_special=not self._special))
+            found.append(self._at - length)
+        return found
 
 
 def _cause(event: Finished) -> str:

@@ -132,6 +132,7 @@ class Handle:
         self._loop = loop
         self._reading = threading.RLock()
         self._answer: Answer | None = None if text is None else Answer(text, self.request)
+        self._delta: Delta | None = None
         self._drafts, self._observers = drafts, () if scope is None else scope.observers
 
     @property
@@ -190,16 +191,24 @@ class Handle:
             self.abort()
 
     def _left(self, event: Event) -> Event:
-        """An event that was read. The last one stays, so that nobody who reads once more waits for another."""
+        """An event that was read, however: the answer has it. The last one stays, so that nobody who reads once more
+        waits for another, and is taken where what it raises belongs."""
         if isinstance(event, Finished):
             self.inbox.put(self.key, event)
+        elif self._answer is not None:
+            self._delta = self._answer.take(event)
         return event
+
+    def _added(self, event: Event) -> Delta:
+        """What an event that has just been read adds. Raises as `Answer.take`."""
+        answer, delta = self.answer, self._delta
+        return answer.take(event) if isinstance(event, Finished) or delta is None else delta
 
     def deltas(self) -> Generator[Delta, None, None]:
         """What each event adds to the answer, up to its end or a stop string. Raises as `Answer.take`."""
         with closing(self.events()) as events:
             for event in events:
-                yield self.answer.take(event)
+                yield self._added(event)
                 if self.answer.stopped:
                     return
 
@@ -207,7 +216,7 @@ class Handle:
         """The same for coroutines."""
         async with aclosing(self.aevents()) as events:
             async for event in events:
-                yield self.answer.take(event)
+                yield self._added(event)
                 if self.answer.stopped:
                     return
 

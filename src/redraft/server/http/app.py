@@ -51,6 +51,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         allow_origins=service.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
+        allow_private_network=True,
         expose_headers=["x-request-id", "x-ignored-fields", "x-ignored-keywords", "x-constraint", "retry-after"],
     )
 

@@ -4,8 +4,9 @@
     body      BODY_SEC from the head to the end of the body
     answer    as long as the answer takes; but bytes that nobody takes off within `stall_sec` end it
 
-At a cap a new connection takes the place of the one that has waited longest, of the address that has the most; so
-those who hold connections without asking anything keep nobody out. Only if all are being answered it is closed.
+At a cap a new connection takes the place of another of the address that has the most: of one whose refusal waits for
+its turn, else of the one that has waited longest. So those who hold connections without asking anything keep nobody
+out. Only if all are being answered it is closed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _Guard:
 
     def _end_one(self, new: _Guarded, address: str) -> None:
         waiting = [one for one in self.open if one is not new and one.address == address and one.gives_way]
-        min(waiting, key=lambda one: (not one.is_idle, one.since), default=new).end()
+        min(waiting, key=lambda one: (not one.is_refused, not one.is_idle, one.since), default=new).end()
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
@@ -172,9 +173,14 @@ class _Guarded(H11Protocol):
         return not self.is_idle and not self.cycle.more_body
 
     @property
+    def is_refused(self) -> bool:
+        """Whether it waits for its turn to be refused."""
+        return not self.is_idle and bool(self.scope["state"].get(WAITS))
+
+    @property
     def gives_way(self) -> bool:
-        """Whether another may have its place: it waits for a request, or for its turn to be refused."""
-        return not self.is_answered or bool(self.scope["state"].get(WAITS))
+        """Whether another may have its place."""
+        return not self.is_answered or self.is_refused
 
     def check(self, now: float, stall_sec: float) -> None:
         """End it if it is late."""

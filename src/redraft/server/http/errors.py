@@ -50,6 +50,7 @@ SENT_AS: Mapping[str, Sequence[str]] = {
     "deadline_ms": ("t_max_predict_ms",),
     "entropy_bound": ("canvas.accept",),
     "seed_canvas": ("pins", "given", "prediction"),
+    "min_tokens": ("ignore_eos",),
 }
 """A field: what else a client may have sent in its place."""
 
@@ -149,7 +150,7 @@ def sent_name(field: str, sent: Container[str]) -> str:
 def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
     """A refusal that names what was sent; what remedies say of `max_tokens`, too."""
     message, param = refusal.message, refusal.param
-    for field in {re.split(r"\W", param or "")[0], "max_tokens", "seed_canvas"} - {""}:
+    for field in {re.split(r"\W", param or "")[0], "max_tokens", "seed_canvas", "deadline_ms"} - {""}:
         name = sent_name(field, sent)
         message = re.sub(rf"\b{field}\b", name, message)
         param = param and re.sub(rf"^{field}\b", name, param)

@@ -52,6 +52,9 @@ class Middleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        _, absolute, rest = scope["path"].partition("://")
+        if absolute and not scope["path"].startswith("/"):  # a target with its server (RFC 9112, 3.2.2)
+            scope["path"] = "/" + rest.partition("/")[2]
         headers = headers_of(scope)
         state = scope.setdefault("state", {})
         seen = _Seen(send, _request_id(headers), self._refusals, state)
@@ -84,7 +87,7 @@ class Middleware:
             return head_too_long()
         host = headers.get("host", "")
         name, colon, port = host.rpartition(":")
-        host = name if colon and port.isdecimal() else host
+        host = name if colon and (port.isdecimal() or not port) else host
         if "*" not in settings.hosts and host.lower() not in map(str.lower, settings.hosts):
             return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         own = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]

@@ -138,6 +138,7 @@ class Relay:
         for _ in range(TRIES):
             try:
                 await self._attempt(scope, body, blocks, reply)
+                await reply.close()
                 return
             except TimeoutError:
                 error = NONE_YET
@@ -146,7 +147,7 @@ class Relay:
                 if reply.is_whole:
                     await reply.close()
                     return
-                if not isinstance(problem, self._lost):
+                if not isinstance(problem, (_CutShortError, *self._lost)):
                     logging.getLogger(__name__).error("a request could not be passed on: %.500r", problem)
                     error = FAILED
                     break
@@ -168,6 +169,8 @@ class Relay:
                     messages = [await self._with_figures(message, path) for message in messages]
                 if not await reply.take(messages):
                     break
+        if not (reply.is_whole or reply.closed):
+            raise _CutShortError
 
     async def _with_figures(self, message: Message, path: str) -> Message:
         """A replica has let the request in: with all replicas' figures in place of its own."""
@@ -191,6 +194,10 @@ class Relay:
         return time.monotonic(), page
 
 
+class _CutShortError(Exception):
+    """A replica's messages ended before its answer did."""
+
+
 @dataclass
 class _Read:
     """How much of a body has come, and whose it is."""
@@ -210,7 +217,7 @@ class _Reply:
         self.begun, self._headed = False, False
         self.is_whole = False
         """The last event or part was sent: a replica that is lost from here on costs the client nothing."""
-        self._closed = False
+        self.closed = False
         self._start: Message = {}
         self._held: list[bytes] = []
 
@@ -232,6 +239,7 @@ class _Reply:
 
     async def fail(self, error: ApiError) -> None:
         """End with an error: as the answer, or as the last event of a stream."""
+        self.closed = True
         if not self._headed:
             self.begun = self._headed = True
             headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
@@ -244,7 +252,7 @@ class _Reply:
 
     async def close(self) -> None:
         """End a whole answer, if its last part has not done so."""
-        if not self._closed:
+        if not self.closed:
             await self._send({"type": "http.response.body", "body": b""})
 
     async def _body(self, message: Message) -> None:
@@ -258,7 +266,7 @@ class _Reply:
             self._headed = True
             await self._send(self._start)
         self.begun = self.begun or not more or (bool(part) and not part.startswith(b":"))
-        self.is_whole, self._closed = self.is_whole or not more or part.endswith(DONE), not more
+        self.is_whole, self.closed = self.is_whole or not more or part.endswith(DONE), not more
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
 
 

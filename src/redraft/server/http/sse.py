@@ -82,6 +82,14 @@ class EventStream(EventSourceResponse):
             yield DONE
 
 
+async def behind(first: Chunk, rest: Chunks) -> Chunks:
+    """The chunks with one in front that was taken from them."""
+    async with aclosing(rest):
+        yield first
+        async for chunk in rest:
+            yield chunk
+
+
 def line_of(chunk: Chunk) -> bytes:
     """One event. JSON escapes line ends, so a text cannot end it."""
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"

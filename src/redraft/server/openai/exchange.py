@@ -183,18 +183,17 @@ class Exchange:
                     yield head | {"choices": [first]}
             begun = True
             answer = self.answers.answers[i]
-            start = len(answer.content) - len(delta.content)
             if isinstance(delta.event, Draft):
                 asked = self.work.requests[i]
                 if (delta.event.block, delta.event.step, asked.causal) == (0, 1, False):
                     noise = Frames(engine.text, asked.eos).of(i, noise_of(asked))
-                    yield head | {"choices": [form.piece(i, Delta(delta.event), start)], "canvas": noise}
-                yield head | {"choices": [form.piece(i, delta, start)], "canvas": frames.of(i, delta.event)}
+                    yield head | {"choices": [form.piece(i, Delta(delta.event))], "canvas": noise}
+                yield head | {"choices": [form.piece(i, delta)], "canvas": frames.of(i, delta.event)}
             if running:
                 self._count(i, delta)
             more = {"usage": self.usage(self._counts)} if running else {}
             if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
-                yield head | {"choices": [form.piece(i, delta, start)]} | more
+                yield head | {"choices": [form.piece(i, delta)]} | more
             if isinstance(delta.event, Finished) or answer.stopped:
                 last = await self.judged(partial(form.last, i, answer.generation()))
                 yield head | {"choices": [last]} | more
@@ -235,7 +234,7 @@ async def _pieces(head: ReplyHead, done: Sequence[Generation], counts: Json | No
     for i, one in enumerate(done):
         if first := form.first(i):
             yield common | {"choices": [first]}
-        yield common | {"choices": [form.piece(i, Delta(Finished(one.finish, 0), one.text), 0)]}
+        yield common | {"choices": [form.piece(i, Delta(Finished(one.finish, 0), one.text))]}
         yield common | {"choices": [form.last(i, one)]}
     if counts is not None:
         yield common | {"choices": [], "usage": counts}

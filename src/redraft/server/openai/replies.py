@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field
 from random import getrandbits
 from typing import Any, ClassVar
 
-from redraft.engine.answer import Delta, offsets_of
+from redraft.engine.answer import Delta, Offsets
 from redraft.engine.events import PromptRead
 from redraft.engine.request import FinishReason, Generation, Logprobs
 from redraft.server.http.settings import Settings
@@ -54,7 +54,7 @@ class ChatForm:
         """The role."""
         return self._choice(i, {"role": "assistant", "content": None if self.choice.forced else ""})
 
-    def piece(self, i: int, delta: Delta, start: int) -> Json:
+    def piece(self, i: int, delta: Delta) -> Json:
         """A delta. Tool calls come with the last one."""
         content: Json = {"content": delta.content} if delta.content and not self.choice.forced else {}
         if delta.reasoning:
@@ -142,14 +142,14 @@ class TextForm:
         """The prompt, where it is to be echoed as it stands."""
         return self._choice(i, self.echo[i].text) if self.echo and not self.read else None
 
-    def piece(self, i: int, delta: Delta, start: int) -> Json:
+    def piece(self, i: int, delta: Delta) -> Json:
         """More text; or the prompt, once it has been read."""
         if isinstance(delta.event, PromptRead):
             return self._choice(i, self.echo[i].text) | {"logprobs": self._read(i, delta.event.logprobs)}
         choice = self._choice(i, delta.content)
         if self.logprobs and delta.logprobs:
             front = len(self.echo[i].text) if self.echo else 0
-            choice["logprobs"] = text_logprobs(self.text, delta.logprobs, front + start)
+            choice["logprobs"] = text_logprobs(self.text, delta.logprobs, front + delta.offset)
         return choice
 
     def last(self, i: int, done: Generation) -> Json:
@@ -169,7 +169,7 @@ class TextForm:
             "tokens": first + found["tokens"],
             "token_logprobs": [None for _ in first] + found["token_logprobs"],
             "top_logprobs": [None for _ in first] + found["top_logprobs"],
-            "text_offset": offsets_of(self.text, echo.tokens, special=echo.spelt),
+            "text_offset": Offsets(self.text, special=echo.spelt).push(echo.tokens),
         }
 
     def _choice(self, i: int, text: str) -> Json:
@@ -303,7 +303,7 @@ def text_logprobs(text: Text, rows: Sequence[Logprobs], start: int) -> Json:
     As OpenAI's, `top_logprobs` has the token itself, too, beside the likeliest.
     """
     tokens = [row[0][0] for row in rows]
-    offsets = [start + at for at in offsets_of(text, tokens, special=False)]
+    offsets = [start + at for at in Offsets(text).push(tokens)]
     top: list[dict[str, float]] = []
     for own, *likeliest in rows:
         top.append({})
