@@ -258,14 +258,15 @@ def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
 
 
 @pytest.mark.slow
-def test_streams_that_term_cuts_off_say_so() -> None:
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_streams_that_a_signal_cuts_off_say_so(kind: signal.Signals) -> None:
     """They ended as if the network had failed: the library of the streams ended them without a word."""
     process = start("--quiet", "--drain", "0.7")
     body = ENDLESS | {"stream": True}
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(httpx2.post, process.url + PATH, json=body | {"seed": i}, timeout=100) for i in range(3)]
         assert eventually(lambda: "redraft_running_requests 3.0" in get(process.url + "/metrics").text)
-        process.popen.send_signal(signal.SIGTERM)
+        process.popen.send_signal(kind)
         for one in asked:
             assert '"code":"draining"' in one.result(100).text
     assert ended(process) == 0

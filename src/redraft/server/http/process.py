@@ -1,8 +1,8 @@
 """One process that serves: the socket opens at once, the model loads behind it, and a signal lets answers finish.
 
-SIGTERM, Ctrl-C    no new requests (503 with Retry-After); what is under way gets `drain_sec`; then the end
-one as it loads    the end, after at most LAST_SEC
-a second one       the end now, at the latest after LAST_SEC, whatever hangs
+SIGTERM, SIGHUP, Ctrl-C    no new requests (503 with Retry-After); what is under way gets `drain_sec`; then the end
+one as it loads            the end, after at most LAST_SEC
+a second one               the end now, at the latest after LAST_SEC, whatever hangs
 """
 
 from __future__ import annotations
@@ -160,9 +160,12 @@ def _second_signal(last_sec: float) -> Iterator[None]:
             os._exit(1)
 
     threading.Thread(target=count, daemon=True).start()
+    if (hung_up := signal.getsignal(signal.SIGHUP)) is not signal.SIG_IGN:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         yield
     finally:
+        signal.signal(signal.SIGHUP, hung_up or signal.SIG_DFL)
         signal.set_wakeup_fd(before)
         writing.close()
 
