@@ -473,6 +473,11 @@ def test_a_file_that_a_run_would_write_is_nobody_elses(name: str, tmp_path: Path
         train(small_recipe(tmp_path), tmp_path / "out")
     assert [one for one in (tmp_path / "out").rglob("*") if one.is_file()] == [mine]
     assert mine.read_text() == "mine"
+    if name == LOG:  # another program's
+        mine.write_text(row := '{"step": 1, "loss": 2.5}\n')
+        with pytest.raises(RecipeError, match="and no log of a run"):
+            train(small_recipe(tmp_path), tmp_path / "out")
+        assert mine.read_text() == row
 
 
 def test_a_run_goes_on_where_it_was_killed_before_its_first_step(

@@ -69,6 +69,7 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
         ("{{a}}", {}, "hole 'a' has no kind"),
         ("{{a: int}}", {"a": "int"}, "is typed in the template and beside it"),
         ("{{a: int}}", {"b": "int"}, "no hole 'b'; it has a"),
+        ("{{a.b: bool}} {{a: int}}", {}, "the hole '{{a.b: bool' has no name"),
         ("{{a: whole}}", {}, "hole 'a': no kind is 'whole'"),
         ("{{a: int(3)}}", {}, "hole 'a': 'int(3)' has no range; write it as"),
         ("{{a: int(1..x)}}", {}, "hole 'a': 'int(1..x)' has no range; write it as"),
@@ -98,6 +99,12 @@ def test_braces_that_begin_no_hole_are_text(kind: str) -> None:
     """Such a template was never refused: a kind may have braces, and what stands around may be another's template."""
     template = read_template(f"{{{{ .Values.x }}}} int m[1][2] = {{{{a, b}}}}; {{{{a: {kind}}}}} {{{{% x %}}")
     assert [hole.name for hole in template.holes] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["नाम", "ชื่อ", "நாம்", "e\u0301tat", "名前"])
+def test_a_hole_may_have_a_name_of_any_language(name: str) -> None:
+    """Letters of many are made with marks, which stayed text without a word."""
+    assert [hole.name for hole in read_template(f"{{{{ {name}: string(1..5)}}}}").holes] == [name]
 
 
 def test_max_tokens_below_the_shortest_filling_is_refused(engine: Engine) -> None:

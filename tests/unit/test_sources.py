@@ -133,6 +133,16 @@ def test_a_row_that_was_replaced_since_the_start_is_named(tmp_path: Path) -> Non
     write_rows(rows, {"prompt": "a", "response": "two"})
     with pytest.raises(RecipeError, match=r"rows\.jsonl, line 1 is no longer what it was"):
         source.samples(1, 2)
+    rows.unlink()
+    os.mkfifo(rows)  # which was waited for
+    with pytest.raises(RecipeError, match=r"rows\.jsonl is no longer a regular file"):
+        source.samples(1, 2)
+
+
+def test_an_answer_that_is_too_long_is_named_by_its_line(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b" * 10**6})
+    with pytest.raises(RecipeError, match=r"rows\.jsonl, line 1: the text has 1000000 characters"):
+        feed(tmp_path, f'files = {{ "{path}" = 1.0 }}\nheld_out = 0').batches(0)
 
 
 def test_a_recipe_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
@@ -186,7 +196,11 @@ def test_text_is_read_in_stretches(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_bytes(b"\xff")
     found = FolderSource(tmp_path, held_out=0).samples(0, 30)
     assert all(isinstance(sample, Passage) and sample.text for sample in found)
-    assert found == FolderSource(tmp_path, held_out=0).samples(0, 30)
+    source = FolderSource(tmp_path, held_out=0)
+    assert found == source.samples(0, 30)
+    (tmp_path / "in" / "a.txt").write_text("")
+    with pytest.raises(RecipeError, match=r"a\.txt is no longer what it was at the start"):
+        source.samples(0, 30)
 
 
 def test_files_are_held_out_by_their_text(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ save_every = 2
 probe_every = 2
 probe_examples = 1
 """
+LATER = 'probe_examples = 1\n[[stages]]\nfrom_step = 3\n[stages.data]\nfiles = { "absent.jsonl" = 1.0 }'
 LORA = "[lora]\nrank = 2\nalpha = 4.0"
 
 
@@ -235,6 +236,9 @@ def read_recipe_with(folder: Path, most: int) -> Recipe:
         ('start = "nano-sudoku"', "", "neither start nor"),
         ('start = "nano-sudoku"', 'start = "absent/folder/here"', "no model 'absent/folder/here'"),
         ("[train]", "[lora]\nrank = 0\n[train]", "rank is 0"),
+        ("[train]", "[lora]\nrank = 1000000\n[train]", "rank is 1000000 .* rank must be from 1 to 16384"),
+        ("[train]", "[sampling]\nmax_new_tokens = 1024\n[train]", r"is 1024; it must be below .* nano-sudoku \(1024\)"),
+        ("probe_examples = 1", LATER, r"absent\.jsonl cannot be read"),
         ("[train]", '[lora]\nparts = ["router"]\n[train]', r"parts is \['router'\]; known: attention"),
         ("held_out = 3", 'turns = "some"', "turns is 'some'"),
         ("held_out = 3", "most_blocks = 0", "most_blocks is 0; it must be from 1 to 1048576"),
@@ -266,6 +270,16 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
     with pytest.raises(RedraftError, match=said):
         train(read_recipe(tmp_path / "own.toml"), tmp_path / "runs/out")
     assert not (tmp_path / "runs").exists()  # no folder is left that holds nothing
+
+
+def test_a_folder_that_cannot_be_had_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"cannot be looked at: File name too long; give another folder"):
+        train(recipe(tmp_path), tmp_path / ("a" * 300))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ADAPTER).write_text("mine")
+    with pytest.raises(RecipeError, match="adapter is a file where the adapter's folder would be"):
+        train(recipe(tmp_path, LORA), tmp_path / "out")
+    assert [one.name for one in (tmp_path / "out").iterdir()] == [ADAPTER]
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug of ours"), OSError(28, "No space left on device")])

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema_rs
 import pytest
@@ -356,6 +357,11 @@ def test_a_helper_that_somebody_ends_is_no_verdict(tmp_path: Path) -> None:
     left.write_text("9")
     with pytest.raises(BusyError, match="something ended 3 processes"):
         helper.ask(json.dumps(str(left)).encode(), 9.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("subprocess.Popen", Mock(side_effect=OSError(24, "Too many open files")))
+        helper.end()
+        with pytest.raises(BusyError, match=r"could be begun .Too many open files"):
+            helper.ask(b"1", 9.0)
     aborting = Helper("import os\ndef answer(_): os.abort()", "jsonschema_rs", 9, 1 << 29)
     assert aborting.ask(b"1", 9.0) is None
 

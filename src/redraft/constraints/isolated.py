@@ -111,14 +111,17 @@ class Helper:
             self._process, self._owner = None, os.getpid()
         if self._process is None:
             pipe, none = subprocess.PIPE, subprocess.DEVNULL
-            self._process = subprocess.Popen(
-                isolated(*self._command),
-                bufsize=0,  # a fork would have a copy of what had not been sent, and send it, too
-                stdin=pipe,
-                stdout=pipe,
-                stderr=none,
-                start_new_session=True,  # Ctrl-C is for the program that asks
-            )
+            try:
+                self._process = subprocess.Popen(
+                    isolated(*self._command),
+                    bufsize=0,  # a fork would have a copy of what had not been sent, and send it, too
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=none,
+                    start_new_session=True,  # Ctrl-C is for the program that asks
+                )
+            except OSError as error:
+                raise BusyError(f"no process to work on a constraint could be begun ({error.strerror})") from None
             assert self._process.stdin is not None
             os.set_blocking(self._process.stdin.fileno(), False)
             atexit.register(self.end)

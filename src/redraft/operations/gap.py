@@ -126,8 +126,10 @@ def compete_widths(
 
 
 def seeded(options: Options, seed: int | None) -> Options:
-    """The options with a seed: the one given, else their own, else one that is drawn."""
+    """The options with a seed: the one given, else their own, else one that is drawn. Raises RequestError."""
     own = options.seed if seed is None else seed
+    if own is not None and not (isinstance(own, int) and 0 <= own < 2**64):
+        raise RequestError(f"seed is {own!r:.80}; it must be an integer from 0 to 2^64-1")
     return replace(options, seed=secrets.randbits(32) if own is None else own)
 
 

@@ -110,6 +110,11 @@ def read_base(recipe: Recipe, out: Path) -> Base:
         found = read_config(folder)
         if recipe.sampling is not None:
             found = CheckpointConfig(found.model, generation_config(recipe))
+            if (most := found.generation.max_new_tokens) >= found.model.max_positions:
+                raise RecipeError(
+                    f"[sampling] max_new_tokens is {most}; it must be below the context of {recipe.start}"
+                    f" ({found.model.max_positions})"
+                )
         copy_files(STARTED, folder, out)
         return Base(recipe, found, read_text(folder, found), folder)
     assert recipe.model is not None, "read_recipe refuses a recipe with neither"

@@ -20,7 +20,7 @@ from random import Random
 
 from torch.utils.data import DataLoader, Dataset
 
-from redraft.errors import RecipeError, RedraftError
+from redraft.errors import RecipeError, RedraftError, RequestError
 from redraft.tasks import Example, stream_seed
 from redraft.text import Message
 from redraft.tune.base import Base
@@ -71,6 +71,13 @@ class Feed:
         for source, _ in self.sources:
             seen[source.name] += 1
             yield source.name + (f" ({seen[source.name]})" if seen[source.name] > 1 else ""), source
+
+    def look_ahead(self, step: int) -> None:
+        """Open the sources of every stage that is not over at a step. Raises RecipeError for one that is no use."""
+        starts = [0, *(stage.from_step for stage in self.recipe.stages)]
+        for start, end in pairwise([*starts, math.inf]):
+            if self.recipe.stages and end > step:
+                self._stage(int(start))
 
     def _stage(self, step: int) -> Feed:
         """The feed of the recipe's stage at a step."""
@@ -149,7 +156,7 @@ class Feed:
     def _conversation(self, sample: Conversation, rng: Random, width: int) -> Row:
         *asked, last = sample.messages
         prompt, images = self.chat(asked, sample.where)
-        answer = self.text.encode(last["content"].strip(), bos=False)
+        answer = self._encoded(last["content"], sample.where)
         row = self._answer(prompt, answer, [False] * len(answer), rng, width, sample.where)
         if images:
             inside = {i for one in images for i in range(one.start - 1, one.stop + 1)}  # an image is not guessed
@@ -164,12 +171,19 @@ class Feed:
                 scored[spot.start : spot.start + spot.content] = [True] * spot.content
         return Row(row.clean, tuple(scored), (*(spot for spots in earlier for spot in spots), *row.spots), images)
 
+    def _encoded(self, answer: str, where: str) -> list[int]:
+        """Tokens of an answer. Raises RecipeError that begins with `where`."""
+        try:
+            return self.text.encode(answer.strip(), bos=False)
+        except RequestError as error:
+            raise RecipeError(f"{where}: {error}") from None
+
     def _turn(self, sample: Conversation, i: int, width: int, clean: tuple[int, ...]) -> tuple[Spot, ...]:
         """Canvases of an earlier answer, if its tokens in the whole conversation are those that it has alone."""
         messages = sample.messages
         if messages[i]["role"] not in ANSWERING or not (content := messages[i]["content"].strip()):
             return ()
-        prompt, answer = self.chat(messages[:i], sample.where)[0], self.text.encode(content, bos=False)
+        prompt, answer = self.chat(messages[:i], sample.where)[0], self._encoded(content, sample.where)
         if tuple(clean[: len(prompt) + len(answer)]) != (*prompt, *answer):
             return ()
         return blocks(answer, [False] * len(answer), len(prompt), width, self.end)

@@ -341,8 +341,9 @@ def _check_model(shape: ModelRecipe) -> None:
 def _check_lora(recipe: Recipe, lora: LoraRecipe) -> None:
     if not recipe.start or recipe.model is not None:
         raise RecipeError("[lora] adapts a trained model: give start, and no [model]")
-    if lora.rank < 1 or not 0 < lora.alpha < math.inf:
-        raise RecipeError(f"[lora] rank is {lora.rank} and alpha {lora.alpha}; both must be above 0")
+    if not 1 <= lora.rank <= _MOST_RANK or not 0 < lora.alpha < math.inf:
+        must = f"rank must be from 1 to {_MOST_RANK}, alpha above 0"
+        raise RecipeError(f"[lora] rank is {shown_number(lora.rank)} and alpha {lora.alpha}; {must}")
     wrong = [part for part in lora.parts if part not in LORA_PARTS]
     if wrong or not lora.parts:
         raise RecipeError(f"[lora] parts is {list(lora.parts)}; known: {', '.join(LORA_PARTS)}")
@@ -368,6 +369,8 @@ _MOST_CHARS, _MOST_DOTS = 2**16, 500
 """Of a recipe, and of one of its lines."""
 _MOST_WIDE = 2**20
 """Of a model's sizes, of a canvas, of samples a step: more than any memory holds."""
+_MOST_RANK = 2**14
+"""More than the narrowest side of any matrix that is adapted."""
 _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {

@@ -152,6 +152,8 @@ class RowsSource:
 
     def _read(self, places: list[_Place]) -> list[Sample]:
         try:
+            if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
+                raise RecipeError(f"{self.path} is no longer a regular file; bring it back")
             with self.path.open("rb") as file:
                 found: list[Sample] = []
                 for at, number, digest in places:
@@ -196,8 +198,8 @@ class FolderSource:
     """
 
     def __init__(self, folder: Path, held_out: int) -> None:
-        self.name, self._files, self._sizes = str(folder), list[Path](), list[int]()
-        self._kept: list[Path] = []
+        self.name, self._sizes = str(folder), dict[Path, int]()
+        self._files, self._kept = list[Path](), list[Path]()
         whole = blake2b(digest_size=16)
         if not folder.is_dir():
             raise RecipeError(f"{folder} is not a folder; [data] folders names folders of text files")
@@ -205,11 +207,10 @@ class FolderSource:
             if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
                 text = _text(path)
                 whole.update(os.fsencode(path.relative_to(folder)) + b"\0" + text.encode() + b"\0")
-                if text and held_out and _is_held_out(text.encode(), held_out):
-                    self._kept.append(path)
-                elif text:
-                    self._files.append(path)
-                    self._sizes.append(len(text))
+                if text:
+                    is_kept = held_out and _is_held_out(text.encode(), held_out)
+                    (self._kept if is_kept else self._files).append(path)
+                    self._sizes[path] = len(text)
         self.digest = whole.hexdigest()
         if not self._files:
             why = "; all of it is held out; set [data] held_out to 0" if self._kept else ""
@@ -217,19 +218,21 @@ class FolderSource:
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "train", seed))
-        return [_passage(path, rng) for path in rng.choices(self._files, self._sizes, k=count)]
+        sizes = [self._sizes[path] for path in self._files]
+        return [self._passage(path, rng) for path in rng.choices(self._files, sizes, k=count)]
 
     def held_out(self, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "held_out", 1))
-        return [_passage(path, rng) for path in self._kept[:count]]
+        return [self._passage(path, rng) for path in self._kept[:count]]
 
-
-def _passage(path: Path, rng: Random) -> Passage:
-    """A stretch of a file that starts at the beginning of a line."""
-    text = _text(path)
-    at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
-    start = text.rfind("\n", 0, at) + 1
-    return Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}")
+    def _passage(self, path: Path, rng: Random) -> Passage:
+        """A stretch of a file that starts at the beginning of a line."""
+        text = _text(path)
+        if len(text) != self._sizes[path]:
+            raise RecipeError(f"{path} is no longer what it was at the start; bring it back")
+        at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
+        start = text.rfind("\n", 0, at) + 1
+        return Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}")
 
 
 def _text(path: Path) -> str:

@@ -36,6 +36,8 @@ ADAPTER = "adapter"
 _CONFIGS = ("config.json", "generation_config.json", "redraft.json")
 _WRITTEN = ("*.safetensors", "*.index.json", *_CONFIGS, *STARTED, f"{ADAPTER}/adapter_*", LOG)
 """What a run writes over or removes, besides its state."""
+_FIRST = b'{"step": 1, "encode": '
+"""How a run's log begins."""
 SHOWN = ("clean", "corrupted")
 LEVELS = ("low", "middle", "high")  # thirds of the noise level
 
@@ -52,8 +54,13 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     RunError if the loss is NaN, memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
-    new = [folder for folder in (out, *out.parents) if not folder.exists()]
-    there = [str(file.relative_to(out)) for form in _WRITTEN for file in out.glob(form)]
+    try:
+        new = [folder for folder in (out, *out.parents) if not folder.exists()]
+        there = [str(file.relative_to(out)) for form in _WRITTEN for file in out.glob(form)]
+    except OSError as error:
+        raise RecipeError(f"{str(out)[:200]} cannot be looked at: {error.strerror}; give another folder") from None
+    if recipe.lora is not None and (out / ADAPTER).exists() and not (out / ADAPTER).is_dir():
+        raise RecipeError(f"{out / ADAPTER} is a file where the adapter's folder would be; give another folder")
     if there and not _is_log(out / LOG):  # looked at last: a run that begins makes it first
         raise RecipeError(f"{out} holds {there[0]} and no log of a run, which would be lost; give another folder")
     if {*there} - {LOG, *STARTED} and not (out / FILE).exists():  # it is there before the model is, and stays
@@ -78,7 +85,9 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
 def _remedy(error: Exception, out: Path) -> str | None:
     """What to do about a disk that refuses or memory that ran out; None for any other error."""
     if isinstance(error, OSError):
-        return f"{out} could not be written to: {error.strerror or error}; free space or choose another"
+        return (
+            f"{error.filename or out} could not be written to: {error.strerror or error}; free space or choose another"
+        )
     if isinstance(error, RuntimeError) and str(error).startswith(WORKER_ENDED):
         return (
             "a process that prepares samples was killed, probably for lack of memory; lower [train] workers or"
@@ -86,8 +95,8 @@ def _remedy(error: Exception, out: Path) -> str | None:
         )
     if isinstance(error, RuntimeError | MemoryError) and out_of_memory(error):
         return (
-            "memory ran out; lower [train] batch_size, or bound a forward with [train] most_rows, and run again:"
-            " the run continues behind its last saved state"
+            "memory ran out; lower [train] batch_size, bound a forward with [train] most_rows, or make the model or"
+            " [lora] rank smaller, and run again: a run of the same model continues behind its last saved state"
         )
     return None
 
@@ -97,7 +106,7 @@ def _is_log(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(8) in (b"", b'{"step":')
+        return _FIRST.startswith(file.read(len(_FIRST)))  # a kill may have cut it
 
 
 def _take_back(out: Path, new: Sequence[Path]) -> None:
@@ -119,6 +128,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         base = read_base(recipe, Path(made))
         feed = Feed(recipe, base)
         state = restore(recipe, base, out / FILE, world, feed)
+        feed.look_ahead(state.step)
         if world.first:
             remove_halves(out, (FILE, LOG, *STARTED))
             cut_log(out / LOG, state.step)

@@ -39,9 +39,12 @@ from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
 
 # Nothing is given back, so that a text takes as long as it is long. A kind goes up to the first }}.
-_HOLE = re.compile(r"\{\{\s*+(?P<name>[^\W\d]\w*+)\s*+(?::(?P<kind>(?:(?!\}\}).)*+))?+\}\}", re.DOTALL)
+# A name begins with a letter; behind it come word characters and all beyond ASCII, such as marks, of which letters of
+# many languages are made.
+_NAME = r"[^\W\d](?:\w|[^\x00-\x7f\s])*+"
+_HOLE = re.compile(rf"\{{\{{\s*+(?P<name>{_NAME})\s*+(?::(?P<kind>(?:(?!\}}\}}).)*+))?+\}}\}}", re.DOTALL)
 _UNCLOSED = re.compile(
-    r"\{\{\s*+[^\W\d]\w*+\s*+(?::(?:(?!\}\}|\{\{\s*+[^\W\d]).)*+)?+(?:\{\{\s*+[^\W\d]|\Z)", re.DOTALL
+    rf"\{{\{{\s*+{_NAME}\s*+(?::(?:(?!\}}\}}|\{{\{{\s*+[^\W\d]).)*+)?+(?:\{{\{{\s*+[^\W\d]|\Z)", re.DOTALL
 )
 _KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
 _RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
@@ -168,6 +171,11 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
         literals.append(text[at : match.start()])
         holes.append(_hole(name, given[name] if kind is None else kind, verbatim))
         at = match.end()
+    for literal in (*literals, text[at:]):
+        if misnamed := _MISNAMED.search(literal):
+            raise ConstraintError(
+                f"the hole {misnamed[0][:60]!r} has no name; give it one of letters, digits and underscores"
+            )
     if not holes:
         raise ConstraintError("the template has no hole; write one as {{name: string}}")
     if set(given) - used:
@@ -199,8 +207,7 @@ def _dfa(kind: str) -> Dfa:
     if word in _PLAIN and not inside:
         return whole_match(_PLAIN[word])
     if word not in _COUNTED and word not in ("int", "number"):
-        known = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)
-        raise ConstraintError(f"no kind is {kind!r}; known: {', '.join(known)}{did_you_mean(word, known)}")
+        raise ConstraintError(f"no kind is {kind!r}; known: {', '.join(_KINDS)}{did_you_mean(word, _KINDS)}")
     ends = _range(kind, inside)
     found = _counted(word, *ends) if word in _COUNTED else number(*ends, whole=word == "int")
     if found.is_empty:
@@ -251,6 +258,9 @@ COPIED = ("string", "line")
 """Kinds of holes into which parts of a text go."""
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
+_KINDS = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)
+_MISNAMED = re.compile(rf"\{{\{{[^{{}}:\n]{{0,80}}:\s*+(?:{'|'.join(_KINDS)})\b")
+"""What looks like a hole of a known kind and is none."""
 
 
 def _joined(before: Hole, hole: Hole, limits: CompileLimits) -> Dfa:
