@@ -207,7 +207,7 @@ sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet", "--model", "
 """
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_ends_a_server_whose_loop_hangs(kind: signal.Signals) -> None:
     """Neither had any effect."""
     server = served_by(HANGS)

@@ -36,6 +36,7 @@ from redraft.server.http.process import Server, serve
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.http.sse import EventStream
+from redraft.server.http.sse import begun as begun_stream
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
@@ -139,6 +140,41 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
         return len(comments)
 
     assert asyncio.run(heard()) >= 3
+
+
+def test_a_stream_opens_behind_its_first_chunk_or_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for an engine that is busy has comments in the meantime, and a mistake a status."""
+    monkeypatch.setattr("redraft.server.http.sse.BEGIN_SEC", 0.05)
+    ended = list[str]()
+
+    async def chunks(waits: float, fails: bool = False) -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            await asyncio.sleep(waits)
+            if fails:
+                raise ValueError("wrong")
+            yield {"a": 1}
+            yield {"a": 2}
+        finally:
+            ended.append("ended")
+
+    async def tried() -> None:
+        for waits in (0.0, 0.3):
+            assert [one async for one in await begun_stream(chunks(waits))] == [{"a": 1}, {"a": 2}]
+        with pytest.raises(ValueError, match="wrong"):
+            await begun_stream(chunks(0.0, fails=True))
+        for waits in (0.0, 60.0):
+            left = await asyncio.wait_for(begun_stream(chunks(waits)), 10)
+            reading = asyncio.ensure_future(anext(left))
+            await asyncio.sleep(0.05)
+            reading.cancel()
+            await asyncio.wait({reading})
+            await left.aclose()
+        late = await begun_stream(chunks(0.3, fails=True))
+        with pytest.raises(ValueError, match="wrong"):
+            await anext(late)
+
+    asyncio.run(tried())
+    assert len(ended) == 6
 
 
 def test_a_fault_of_ours_within_a_stream_is_its_last_event(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

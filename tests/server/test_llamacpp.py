@@ -77,12 +77,20 @@ def test_probabilities_have_ids(http: httpx2.Client) -> None:
     found = done["completion_probabilities"]
     assert [one["id"] for one in found] == done["tokens"]
     assert all(len(one["top_logprobs"]) == 3 and one["logprob"] <= 0 for one in found)
-    sent = {"prompt": PROMPT, "n_probs": 3, "n_predict": 4, "canvas": {"width": 4}, "seed": 7, "stream": True}
-    lines = http.post("/completion", json=sent).text.splitlines()
-    parts = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    whole = asked(http, **{**sent, "stream": False, "return_tokens": True})
-    for name in ("tokens", "completion_probabilities"):
-        assert [row for part in parts[:-1] for row in part.get(name, [])] == whole[name]
+    for more in ({}, {"logit_bias": {"3": 100}}):  # the second for tokens without text
+        sent = {
+            "prompt": PROMPT,
+            "n_probs": 3,
+            "n_predict": 4,
+            "canvas": {"width": 4},
+            "seed": 7,
+            "stream": True,
+        } | more
+        lines = http.post("/completion", json=sent).text.splitlines()
+        parts = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        whole = asked(http, **{**sent, "stream": False, "return_tokens": True})
+        for name in ("tokens", "completion_probabilities"):
+            assert [row for part in parts[:-1] for row in part.get(name, [])] == whole[name] != []
 
 
 def test_props_and_slots_say_what_a_client_reads(http: httpx2.Client) -> None:

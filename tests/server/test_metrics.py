@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,16 @@ def figures(at: Inside) -> dict[str, float]:
     families = text_string_to_metric_families(httpx2.get(at.url + "/metrics", timeout=100).text)
     samples = [sample for family in families for sample in family.samples]
     return {".".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
+
+
+@pytest.mark.parametrize("way", ["close", "keep-alive"])
+def test_a_stream_that_is_read_to_its_end_is_no_client_that_left(fresh: Inside, way: str) -> None:
+    with httpx2.Client(headers={"connection": way}, timeout=100) as client:
+        for seed in range(3):
+            body = USER | {"seed": seed, "stream": True}
+            assert client.post(fresh.base + "/chat/completions", json=body).text.endswith("[DONE]\n\n")
+    time.sleep(0.3)
+    assert figures(fresh)["redraft_disconnects_total"] == 0
 
 
 def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

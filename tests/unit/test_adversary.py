@@ -332,8 +332,12 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     feed = Feed.__new__(Feed)
     one, two = (Named("rows.jsonl", digest) for digest in "ab")
     feed.recipe, feed.sources = read_recipe(Path("recipes/nano.toml").resolve()), [(one, 1.0), (two, 1.0)]
-    feed._stage = lambda step: feed
+    other = Feed.__new__(Feed)
+    other.sources, feed._stage = [(Named("other.jsonl", "c"), 1.0)], lambda step: other
     assert feed.digests(1) == {"rows.jsonl": "a", "rows.jsonl (2)": "b"}
+    assert feed.digests(2000) == {"rows.jsonl": "a", "rows.jsonl (2)": "b", "other.jsonl": "c"}, (
+        "probes are of the first"
+    )
     assert [name for name, _ in feed.named()] == ["rows.jsonl", "rows.jsonl (2)"], "by which a probe reports them"
 
 

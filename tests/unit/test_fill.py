@@ -69,14 +69,15 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
         ("{{a}}", {}, "hole 'a' has no kind"),
         ("{{a: int}}", {"a": "int"}, "is typed in the template and beside it"),
         ("{{a: int}}", {"b": "int"}, "no hole 'b'; it has a"),
-        ("{{a.b: bool}} {{a: int}}", {}, "the hole '{{a.b: bool' has no name"),
+        ("{{a.b: bool}} {{a: int}}", {}, "the hole '{{a.b: bool}}' has a name that is none"),
+        ("{{a: enum}}", {}, "hole 'a': 'enum' has nothing in it; write enum(one|two)"),
         ("{{a: whole}}", {}, "hole 'a': no kind is 'whole'"),
         ("{{a: int(3)}}", {}, "hole 'a': 'int(3)' has no range; write it as"),
         ("{{a: int(1..x)}}", {}, "hole 'a': 'int(1..x)' has no range; write it as"),
         ("{{a: int(5..1)}}", {}, "hole 'a': nothing fits 'int(5..1)'"),
         ("{{a: string(5..1)}}", {}, "hole 'a': string is to have"),
         ("{{a: string(..5000)}}", {}, "hole 'a': string is to have"),
-        ("{{a: enum()}}", {}, "hole 'a': no kind is 'enum()'"),
+        ("{{a: enum()}}", {}, "hole 'a': 'enum()' has nothing in it"),
         ("{{a: regex(()}}", {}, "hole 'a': regex '(' cannot be made into an automaton"),
         (
             "{{a: string(1.." + "9" * 5000 + ")}}",
@@ -105,6 +106,14 @@ def test_braces_that_begin_no_hole_are_text(kind: str) -> None:
 def test_a_hole_may_have_a_name_of_any_language(name: str) -> None:
     """Letters of many are made with marks, which stayed text without a word."""
     assert [hole.name for hole in read_template(f"{{{{ {name}: string(1..5)}}}}").holes] == [name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ a | times: number }}", "{{ ok ? a : number }}", "style={{ 'w': int(x) }}", r"{{\bf Date: date}}", "{{:date}}"],
+)
+def test_braces_of_other_languages_are_text(text: str) -> None:
+    assert [hole.name for hole in read_template(text + " {{a: int}}").holes] == ["a"]
 
 
 def test_max_tokens_below_the_shortest_filling_is_refused(engine: Engine) -> None:

@@ -67,6 +67,12 @@ def test_what_an_iterable_raises_comes_behind_the_answers_before_it(engine: Engi
     assert [next(answers).tokens for _ in range(3)] == [engine.run(one).tokens for one in requests(engine, 3)]
     with pytest.raises(ConnectionError, match="went away"):
         next(answers)
+    left = iter(requests(engine, 9))
+    mine = (one for one in left)
+    answers = engine.map(mine, at_once=2)
+    next(answers)
+    answers.close()
+    assert len(list(mine)) == 7, "what was not taken is the caller's"
 
 
 def test_variants_differ_by_seed_and_share_the_prompt(engine: Engine) -> None:

@@ -139,6 +139,23 @@ def test_a_row_that_was_replaced_since_the_start_is_named(tmp_path: Path) -> Non
         source.samples(1, 2)
 
 
+def test_stages_read_what_they_share_once_and_what_no_step_needs_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "one"})
+    stage = '[[stages]]\nfrom_step = {at}\n[stages.data]\nfiles = {{ "{file}" = 1.0 }}\nheld_out = 0\n'
+    text = RECIPE.format(data=f'files = {{ "{rows}" = 1.0 }}\nheld_out = 0').replace("steps = 1", "steps = 4")
+    late = stage.format(at=4, file=tmp_path / "absent.jsonl")
+    (tmp_path / "own.toml").write_text(text + stage.format(at=2, file=rows) + late)
+    read, begin = list[Path](), RowsSource.__init__
+    monkeypatch.setattr(
+        RowsSource, "__init__", lambda self, path, kept: (read.append(path), begin(self, path, kept))[1]
+    )
+    found = read_recipe(tmp_path / "own.toml")
+    Feed(found, read_base(found, tmp_path)).look_ahead(0)
+    assert read == [rows]
+
+
 def test_an_answer_that_is_too_long_is_named_by_its_line(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b" * 10**6})
     with pytest.raises(RecipeError, match=r"rows\.jsonl, line 1: the text has 1000000 characters"):
@@ -198,7 +215,7 @@ def test_text_is_read_in_stretches(tmp_path: Path) -> None:
     assert all(isinstance(sample, Passage) and sample.text for sample in found)
     source = FolderSource(tmp_path, held_out=0)
     assert found == source.samples(0, 30)
-    (tmp_path / "in" / "a.txt").write_text("")
+    (tmp_path / "in" / "a.txt").write_text("mela\n" * 2000)
     with pytest.raises(RecipeError, match=r"a\.txt is no longer what it was at the start"):
         source.samples(0, 30)
 

@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_had_is_refused_before_the_first_step(tmp_path: 
     with pytest.raises(RecipeError, match=r"cannot be looked at: File name too long; give another folder"):
         train(recipe(tmp_path), tmp_path / ("a" * 300))
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ADAPTER).write_text("mine")
+    (tmp_path / "out" / ADAPTER).symlink_to("nowhere")
     with pytest.raises(RecipeError, match="adapter is a file where the adapter's folder would be"):
         train(recipe(tmp_path, LORA), tmp_path / "out")
     assert [one.name for one in (tmp_path / "out").iterdir()] == [ADAPTER]

@@ -204,8 +204,9 @@ class Answer:
             if not self.stopped:
                 piece, self.stopped = self._stops.push(self._contents.push(tokens))
                 content += piece
-        if self.stopped:
-            self.finish = "stop"
+                if self.stopped:
+                    self.finish = "stop"
+                    break
         return self._added(block, content, thought, calls, rows)
 
     def _end(self, event: Finished) -> Delta:

@@ -157,7 +157,8 @@ def attempts(engine: Core, requests: Iterable[Asked], *, at_once: int = 32) -> I
 def _until_broken(requests: Iterable[Asked], broken: list[Exception]) -> Iterator[Asked]:
     """The requests up to where taking one fails: those before it are answered first, and then that is raised."""
     try:
-        yield from requests
+        for request in requests:  # noqa: UP028  # `yield from` would close the caller's generator
+            yield request
     except Exception as error:
         broken.append(error)
 

@@ -25,7 +25,7 @@ from redraft.server.http.body import Body, Int, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
-from redraft.server.http.sse import Chunks, EventStream, behind, unless_gone
+from redraft.server.http.sse import Chunks, EventStream, begun
 from redraft.server.limits import within
 from redraft.server.openai.chat import messages_of
 from redraft.server.openai.constraint import structured
@@ -170,9 +170,9 @@ async def _document(service: Service, request: Request, body: CanvasBody) -> Res
     engine, follower, room = service.engine, Follower(), service.enter(1, request)
     scope = service.scope(request, follower)
     chunks = followed(request, engine.within(scope), scope, follower, work)
-    try:  # what is wrong with the segments has a status of its own
-        first = await unless_gone(request, anext(chunks), scope.cancel)
+    try:
+        chunks = await begun(chunks)
     except BaseException:
         room.close()
         raise
-    return EventStream(behind(first, chunks), gone=scope.cancel, over=room.close, limits=service.settings.limits)
+    return EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)

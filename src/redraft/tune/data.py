@@ -28,7 +28,7 @@ from redraft.tune.images import Shown, rendered
 from redraft.tune.layout import WIDTH_STEP, Row, Spot, blocks, pack
 from redraft.tune.objective import Batch
 from redraft.tune.recipe import Recipe
-from redraft.tune.sources import ANSWERING, Conversation, Passage, Sample, SampleSource, sources
+from redraft.tune.sources import ANSWERING, Conversation, Made, Passage, Sample, SampleSource, sources
 
 SEED_STRIDE = 1_000_003
 _LEAST_CONTEXT = 4  # pinned tokens behind a gap, if there are so many
@@ -37,10 +37,11 @@ _LEAST_CONTEXT = 4  # pinned tokens behind a gap, if there are so many
 class Feed:
     """Batches of a recipe's sources. `batches(step)` is a pure function of the recipe, its files and the step."""
 
-    def __init__(self, recipe: Recipe, base: Base) -> None:
+    def __init__(self, recipe: Recipe, base: Base, made: Made | None = None) -> None:
+        self._made: Made = {} if made is None else made
         self.recipe, self.base, self.text = recipe, base, base.text
         self._stages: dict[int, Feed] = {}
-        self.sources: list[tuple[SampleSource, float]] = sources(recipe.data)
+        self.sources: list[tuple[SampleSource, float]] = sources(recipe.data, self._made)
         self.end = base.config.eos_token_ids[0]
 
     def batches(self, step: int) -> list[Batch]:
@@ -57,11 +58,10 @@ class Feed:
         return self.pack(rows)
 
     def digests(self, step: int) -> dict[str, str]:
-        """What the files hold from which the first `step` steps are drawn, by name."""
+        """What the files hold from which the first `step` steps are drawn, and of which probes are, by name."""
         reached = [stage.from_step for stage in self.recipe.stages if stage.from_step < step]
-        feeds = [self._stage(first) for first in reached] or [self]
         found = dict[str, str]()
-        for feed in feeds:
+        for feed in (self, *map(self._stage, reached)):
             found |= {name: source.digest for name, source in feed.named() if source.digest}
         return found
 
@@ -73,17 +73,18 @@ class Feed:
             yield source.name + (f" ({seen[source.name]})" if seen[source.name] > 1 else ""), source
 
     def look_ahead(self, step: int) -> None:
-        """Open the sources of every stage that is not over at a step. Raises RecipeError for one that is no use."""
-        starts = [0, *(stage.from_step for stage in self.recipe.stages)]
-        for start, end in pairwise([*starts, math.inf]):
-            if self.recipe.stages and end > step:
-                self._stage(int(start))
+        """Open the sources of which steps behind this one are drawn. Raises RecipeError for one that is no use."""
+        total = self.recipe.train.encode_steps + self.recipe.train.steps
+        starts = [0, *(stage.from_step for stage in self.recipe.stages), total]
+        for start, end in pairwise(starts):
+            if self.recipe.stages and start < total and end > step:
+                self._stage(start)
 
     def _stage(self, step: int) -> Feed:
         """The feed of the recipe's stage at a step."""
         number = sum(stage.from_step <= step for stage in self.recipe.stages)
         if number not in self._stages:
-            self._stages[number] = Feed(self.recipe.at(step), self.base)
+            self._stages[number] = Feed(self.recipe.at(step), self.base, self._made)
         return self._stages[number]
 
     def ahead(self, steps: range) -> Iterator[list[Batch]]:

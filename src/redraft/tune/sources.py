@@ -16,7 +16,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -73,17 +73,27 @@ class SampleSource(Protocol):
         """Up to so many samples that are never trained on; none if there are none."""
 
 
-def sources(data: DataRecipe) -> list[tuple[SampleSource, float]]:
-    """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or is empty."""
+Made = dict[tuple[int, str, int], SampleSource]
+"""Sources that were read, by kind, name and how many are held out: stages that share one read it once."""
+
+
+def sources(data: DataRecipe, made: Made) -> list[tuple[SampleSource, float]]:
+    """The sources of a recipe and their shares; `made` has those that were read before, and gets the others. Raises
+    RecipeError for one that cannot be read or is empty."""
     found: list[tuple[SampleSource, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
+    kinds: Sequence[tuple[Mapping[str, float], Callable[[str], SampleSource]]] = (
+        (data.files, lambda name: RowsSource(Path(name), data.held_out)),
+        (data.folders, lambda name: FolderSource(Path(name), data.held_out)),
+        (data.generators, GeneratorSource),
+    )
     name = ""
     try:
-        for name, share in data.files.items():
-            found.append((RowsSource(Path(name), data.held_out), share))
-        for name, share in data.folders.items():
-            found.append((FolderSource(Path(name), data.held_out), share))
-        for name, share in data.generators.items():
-            found.append((GeneratorSource(name), share))
+        for number, (named, make) in enumerate(kinds):
+            for name, share in named.items():
+                key = (number, name, data.held_out)
+                if key not in made:
+                    made[key] = make(name)
+                found.append((made[key], share))
     except (OSError, ValueError) as error:  # the second for a name with a zero
         why = getattr(error, "strerror", None) or error
         raise RecipeError(f"[data] {name!r:.200} cannot be read ({why}); give another name") from None
@@ -198,7 +208,7 @@ class FolderSource:
     """
 
     def __init__(self, folder: Path, held_out: int) -> None:
-        self.name, self._sizes = str(folder), dict[Path, int]()
+        self.name, self._sizes, self._digests = str(folder), list[int](), dict[Path, int]()
         self._files, self._kept = list[Path](), list[Path]()
         whole = blake2b(digest_size=16)
         if not folder.is_dir():
@@ -210,7 +220,8 @@ class FolderSource:
                 if text:
                     is_kept = held_out and _is_held_out(text.encode(), held_out)
                     (self._kept if is_kept else self._files).append(path)
-                    self._sizes[path] = len(text)
+                    self._sizes += [] if is_kept else [len(text)]
+                    self._digests[path] = _digest(text.encode())
         self.digest = whole.hexdigest()
         if not self._files:
             why = "; all of it is held out; set [data] held_out to 0" if self._kept else ""
@@ -218,8 +229,7 @@ class FolderSource:
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "train", seed))
-        sizes = [self._sizes[path] for path in self._files]
-        return [self._passage(path, rng) for path in rng.choices(self._files, sizes, k=count)]
+        return [self._passage(path, rng) for path in rng.choices(self._files, self._sizes, k=count)]
 
     def held_out(self, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "held_out", 1))
@@ -228,7 +238,7 @@ class FolderSource:
     def _passage(self, path: Path, rng: Random) -> Passage:
         """A stretch of a file that starts at the beginning of a line."""
         text = _text(path)
-        if len(text) != self._sizes[path]:
+        if _digest(text.encode()) != self._digests[path]:
             raise RecipeError(f"{path} is no longer what it was at the start; bring it back")
         at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
         start = text.rfind("\n", 0, at) + 1

@@ -215,8 +215,8 @@ def _unusable(path: Path, error: Exception) -> Exception:
 
 
 def _check_rows(path: Path, then: object, now: dict[str, str]) -> None:
-    """Raise RecipeError if files were others when the state was saved."""
-    other = sorted(name for name, digest in now.items() if isinstance(then, dict) and then.get(name) != digest)
+    """Raise RecipeError if files were others when the state was saved; of some, an older state says nothing."""
+    other = sorted(name for name, digest in now.items() if isinstance(then, dict) and then.get(name, digest) != digest)
     if other:
         changed = f"{', '.join(other)} has changed"
         raise RecipeError(f"{path} belongs to other rows: {changed}; bring it back, or choose another --out folder")

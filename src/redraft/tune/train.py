@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -59,7 +60,7 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
         there = [str(file.relative_to(out)) for form in _WRITTEN for file in out.glob(form)]
     except OSError as error:
         raise RecipeError(f"{str(out)[:200]} cannot be looked at: {error.strerror}; give another folder") from None
-    if recipe.lora is not None and (out / ADAPTER).exists() and not (out / ADAPTER).is_dir():
+    if recipe.lora is not None and os.path.lexists(out / ADAPTER) and not (out / ADAPTER).is_dir():
         raise RecipeError(f"{out / ADAPTER} is a file where the adapter's folder would be; give another folder")
     if there and not _is_log(out / LOG):  # looked at last: a run that begins makes it first
         raise RecipeError(f"{out} holds {there[0]} and no log of a run, which would be lost; give another folder")

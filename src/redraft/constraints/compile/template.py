@@ -174,7 +174,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
     for literal in (*literals, text[at:]):
         if misnamed := _MISNAMED.search(literal):
             raise ConstraintError(
-                f"the hole {misnamed[0][:60]!r} has no name; give it one of letters, digits and underscores"
+                f"the hole {misnamed[0][:60]!r} has a name that is none; give it letters, digits and underscores alone"
             )
     if not holes:
         raise ConstraintError("the template has no hole; write one as {{name: string}}")
@@ -206,6 +206,10 @@ def _dfa(kind: str) -> Dfa:
         return whole_match(inside)
     if word in _PLAIN and not inside:
         return whole_match(_PLAIN[word])
+    if word in ("enum", "regex"):
+        raise ConstraintError(
+            f"{kind!r} has nothing in it; write {'enum(one|two)' if word == 'enum' else 'regex([a-z]+)'}"
+        )
     if word not in _COUNTED and word not in ("int", "number"):
         raise ConstraintError(f"no kind is {kind!r}; known: {', '.join(_KINDS)}{did_you_mean(word, _KINDS)}")
     ends = _range(kind, inside)
@@ -259,7 +263,7 @@ COPIED = ("string", "line")
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
 _KINDS = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)
-_MISNAMED = re.compile(rf"\{{\{{[^{{}}:\n]{{0,80}}:\s*+(?:{'|'.join(_KINDS)})\b")
+_MISNAMED = re.compile(rf"\{{\{{\s*+[\w .-]{{1,80}}:\s*+(?:{'|'.join(_KINDS)})(?:\([^{{}}]*\))?+\s*+\}}\}}")
 """What looks like a hole of a known kind and is none."""
 
 

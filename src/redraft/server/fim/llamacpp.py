@@ -174,7 +174,7 @@ async def _chunks(exchange: Exchange, body: LlamaCompletion) -> Chunks:
     async for i, delta in exchange.answers:
         answer = exchange.answers.answers[i]
         tokens = delta.event.tokens if isinstance(delta.event, Block) else []
-        if delta.content or tokens:
+        if delta.content or delta.logprobs or tokens:
             piece: Json = {"index": i, "content": delta.content, "tokens": tokens, "stop": False, "id_slot": i}
             piece |= {"tokens_predicted": len(answer.tokens), "tokens_evaluated": len(answer.request.prompt)}
             more = {"completion_probabilities": _probabilities(exchange, delta.logprobs)} if body.n_probs else {}

@@ -150,7 +150,7 @@ def sent_name(field: str, sent: Container[str]) -> str:
 def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
     """A refusal that names what was sent; what remedies say of `max_tokens`, too."""
     message, param = refusal.message, refusal.param
-    for field in {re.split(r"\W", param or "")[0], "max_tokens", "seed_canvas", "deadline_ms"} - {""}:
+    for field in {re.split(r"\W", param or "")[0], "max_tokens", "min_tokens", "seed_canvas", "deadline_ms"} - {""}:
         name = sent_name(field, sent)
         message = re.sub(rf"\b{field}\b", name, message)
         param = param and re.sub(rf"^{field}\b", name, param)

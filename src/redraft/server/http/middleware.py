@@ -24,6 +24,7 @@ from redraft.server.http.service import Service, caller_of, stopping
 from redraft.server.http.sse import line_of
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
+ABSOLUTE = re.compile(r"(?i)\Ahttps?://[^/]*")
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -52,9 +53,7 @@ class Middleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        _, absolute, rest = scope["path"].partition("://")
-        if absolute and not scope["path"].startswith("/"):  # a target with its server (RFC 9112, 3.2.2)
-            scope["path"] = "/" + rest.partition("/")[2]
+        name_path(scope)
         headers = headers_of(scope)
         state = scope.setdefault("state", {})
         seen = _Seen(send, _request_id(headers), self._refusals, state)
@@ -179,6 +178,11 @@ class _Seen:
 def headers_of(scope: Scope) -> Mapping[str, str]:
     """The headers of a request; of two of one name the first holds."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+
+
+def name_path(scope: Scope) -> None:
+    """Leave the path alone of a target that has its server in front (RFC 9112, 3.2.2)."""
+    scope["path"] = ABSOLUTE.sub("", scope["path"], count=1) or "/"
 
 
 def answer(refusal: ApiError) -> Response:

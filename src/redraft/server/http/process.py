@@ -74,7 +74,8 @@ def serve(
     mind_memory()
     for name in ("asyncio", "uvicorn.error"):
         logging.getLogger(name).handlers = [LibraryLines(log)]
-    run(create_app(service, log), service, host, port, begun)
+    with _hang_up():
+        run(create_app(service, log), service, host, port, begun)
     if loading is not None:
         loading.join(LAST_SEC)
         if loading.is_alive():  # Python's own end within a forward would be an abort
@@ -153,21 +154,37 @@ def _second_signal(last_sec: float) -> Iterator[None]:
     def count() -> None:
         seen = 0
         while seen < 2 and (numbers := reading.recv(16)):
-            seen += sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
+            seen += sum(number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for number in numbers)
         reading.close()
         if seen >= 2:
             time.sleep(last_sec)
             os._exit(1)
 
     threading.Thread(target=count, daemon=True).start()
-    if (hung_up := signal.getsignal(signal.SIGHUP)) is not signal.SIG_IGN:  # `nohup` ignores it
-        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, hung_up or signal.SIG_DFL)
         signal.set_wakeup_fd(before)
         writing.close()
+
+
+@contextlib.contextmanager
+def _hang_up() -> Iterator[None]:
+    """Within this, a hang-up is what SIGTERM is; `nohup` has it ignored. A fleet's ends Ray's processes, too."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ended(_: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGTERM)
+        handler(signal.SIGTERM, frame) if callable(handler) else signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGHUP, ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
 
 
 def listen(host: str, port: int) -> socket.socket:

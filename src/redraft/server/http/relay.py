@@ -25,7 +25,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
 from redraft.server.http.limits import Bodies, body_too_large
 from redraft.server.http.metrics import merged
-from redraft.server.http.middleware import answer, headers_of
+from redraft.server.http.middleware import answer, headers_of, name_path
 from redraft.server.http.places import blocks_of
 from redraft.server.http.service import Phase, caller_of, stopping
 from redraft.server.http.settings import Settings
@@ -81,6 +81,7 @@ class Relay:
         """One request."""
         if scope["type"] != "http":
             return
+        name_path(scope)
         if scope["path"] == LIVE and scope["method"] in ("GET", "HEAD"):  # it says nothing of replicas
             await JSONResponse({"status": "ok"})(scope, receive, send)
             return

@@ -20,6 +20,8 @@ T = TypeVar("T")
 Chunk = Mapping[str, Any]
 Chunks = AsyncGenerator[Chunk, None]
 DONE = b"data: [DONE]\n\n"
+BEGIN_SEC = 1.0
+"""How long a stream waits for what it begins with before it opens."""
 AppStatus.enable_automatic_graceful_drain = False  # which ends streams without a word; the server's own end says why
 
 
@@ -42,7 +44,7 @@ class EventStream(EventSourceResponse):
         marked: bool = True,
     ) -> None:
         self._chunks, self._gone, self._over, self._named = chunks, gone, over, named
-        self._marked = marked and not named
+        self._marked, self._ended = marked and not named, False
         super().__init__(
             self._events(),
             headers={"content-type": "text/event-stream; charset=utf-8"},
@@ -63,7 +65,8 @@ class EventStream(EventSourceResponse):
             self._over()
 
     async def _left(self, _: Message) -> None:
-        self._gone()
+        if not self._ended:  # else it is only the end of the connection, or of the answer
+            self._gone()
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -78,16 +81,34 @@ class EventStream(EventSourceResponse):
                 notes["error"] = kind_of(error) if refusal.status == 500 else code
                 self._scope["app"].state.service.metrics.errors.labels(code).inc()
             yield line_of(refusal.body)
+        self._ended = True
         if self._marked:
             yield DONE
 
 
-async def behind(first: Chunk, rest: Chunks) -> Chunks:
-    """The chunks with one in front that was taken from them."""
-    async with aclosing(rest):
-        yield first
+async def begun(chunks: Chunks) -> Chunks:
+    """The chunks, once the first is there or BEGIN_SEC are over. Raises what came instead of it: mistakes that are
+    found at once have a status of their own."""
+    first = asyncio.ensure_future(anext(chunks))
+    try:
+        await asyncio.wait({first}, timeout=BEGIN_SEC)
+        if first.done():
+            first.result()
+    except BaseException:
+        first.cancel()
+        raise
+    return _behind(first, chunks)
+
+
+async def _behind(first: asyncio.Future[Chunk], rest: Chunks) -> Chunks:
+    try:
+        yield await first
         async for chunk in rest:
             yield chunk
+    finally:  # where the wait for the first was cut off, it has ended the rest
+        first.cancel()
+        await asyncio.wait({first})
+        await rest.aclose()
 
 
 def line_of(chunk: Chunk) -> bytes:

@@ -46,7 +46,7 @@ class ResponseForm:
         yield self._event("response.in_progress", {"response": begun})
         shown = ""
         async for _, delta in self.exchange.answers:
-            if delta.content and not self.form.choice.forced:
+            if (delta.content or delta.logprobs) and not self.form.choice.forced:
                 for event in self._said(delta.content, self._rows(delta.logprobs), opened=bool(shown)):
                     yield event
                 shown += delta.content
