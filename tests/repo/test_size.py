@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 48_980, TESTS: 34_580}
+WHOLE_WALLS = {SOURCE: 49_180, TESTS: 34_810}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_880,
+    "core": 10_910,
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_565,
-    "constraints": 6_850,
+    "constraints": 6_860,
     "tasks": 2_790,
-    "tune": 4_330,
+    "tune": 4_390,
     "measure": 2_770,
-    "server": 6_380,
-    "operations": 2_240,
+    "server": 6_450,
+    "operations": 2_260,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_130,
+    "cli": 5_140,
 }
 
 

@@ -342,8 +342,8 @@ def _check_lora(recipe: Recipe, lora: LoraRecipe) -> None:
     if not recipe.start or recipe.model is not None:
         raise RecipeError("[lora] adapts a trained model: give start, and no [model]")
     if not 1 <= lora.rank <= _MOST_RANK or not 0 < lora.alpha < math.inf:
-        must = f"rank must be from 1 to {_MOST_RANK}, alpha above 0"
-        raise RecipeError(f"[lora] rank is {shown_number(lora.rank)} and alpha {lora.alpha}; {must}")
+        said = f"[lora] rank is {shown_number(lora.rank)} and alpha {lora.alpha}"
+        raise RecipeError(f"{said}; rank must be from 1 to {_MOST_RANK}, alpha above 0")
     wrong = [part for part in lora.parts if part not in LORA_PARTS]
     if wrong or not lora.parts:
         raise RecipeError(f"[lora] parts is {list(lora.parts)}; known: {', '.join(LORA_PARTS)}")
@@ -364,13 +364,10 @@ def _check_data(data: DataRecipe) -> None:
 _HIGH = {math.nextafter(1, 0): "below 1"}
 _NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, 2**31 - 1), (0, 2**31 - 1)
-_MOST_SHARE, _MOST_WEIGHT, _MOST_LAYERS = 1e9, 1e9, 2**10
+_MOST_SHARE, _MOST_WEIGHT, _MOST_LAYERS, _MOST_RANK = 1e9, 1e9, 2**10, 2**14
 _MOST_CHARS, _MOST_DOTS = 2**16, 500
 """Of a recipe, and of one of its lines."""
-_MOST_WIDE = 2**20
-"""Of a model's sizes, of a canvas, of samples a step: more than any memory holds."""
-_MOST_RANK = 2**14
-"""More than the narrowest side of any matrix that is adapted."""
+_MOST_WIDE = 2**20  # of a model's sizes, of a canvas, of samples a step: more than any memory holds
 _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {

@@ -95,7 +95,7 @@ def answers(
             answer = await endpoint(request, body)
         except (ApiError, RedraftError, ValidationError, *INPUT_ERRORS) as error:
             refusal = refusal_of(error)
-            if refusal.status not in (400, 504):
+            if refusal.status not in (400, 504) or request.scope["state"]["log"].get("gone"):
                 raise
             raise as_sent(refusal, body.model_fields_set) from error
         response = answer if isinstance(answer, Response) else JSONResponse(answer)
