@@ -77,7 +77,7 @@ class Feed:
         total = self.recipe.train.encode_steps + self.recipe.train.steps
         starts = [0, *(stage.from_step for stage in self.recipe.stages), total]
         for start, end in pairwise(starts):
-            if self.recipe.stages and start < total and end > step:
+            if self.recipe.stages and start < total and min(end, total) > step:
                 self._stage(start)
 
     def _stage(self, step: int) -> Feed:

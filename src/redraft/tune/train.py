@@ -96,8 +96,8 @@ def _remedy(error: Exception, out: Path) -> str | None:
         )
     if isinstance(error, RuntimeError | MemoryError) and out_of_memory(error):
         return (
-            "memory ran out; lower [train] batch_size, bound a forward with [train] most_rows, or make the model or"
-            " [lora] rank smaller, and run again: a run of the same model continues behind its last saved state"
+            "memory ran out; lower [train] batch_size, or bound a forward with [train] most_rows, and run again:"
+            " the run continues behind its last saved state (a smaller [model] or [lora] rank makes a new one)"
         )
     return None
 
