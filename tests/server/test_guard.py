@@ -505,3 +505,20 @@ def test_what_libraries_say_are_lines_of_the_log() -> None:
         "name": "uvicorn.error",
         "said": "Invalid HTTP request",
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("http://127.0.0.1:1/live", "/live"),
+        ("HTTPS://x", "/"),
+        ("/live", "/live"),
+        ("/a://b", "/a://b"),
+        ("://", "://"),
+        ("ftp://x/live", "ftp://x/live"),
+    ],
+)
+def test_a_target_may_have_its_server_in_front(target: str, path: str) -> None:
+    """RFC 9112, 3.2.2."""
+    middleware.name_path(scope := {"path": target})
+    assert scope["path"] == path

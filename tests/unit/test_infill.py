@@ -202,7 +202,7 @@ def test_an_edit_keeps_no_language_and_empties_nothing_where_the_time_is_up(
         engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1, options=Options(deadline_sec=1e-6))
     for seed in (-1, 2**64, 1.5):
         with pytest.raises(RequestError, match=rf"seed is {seed}; it must be an integer from 0 to 2\^64-1"):
-            engine.edit("Send 417 melu.", (0, 14), seed=seed)  # type: ignore[arg-type]
+            engine.edit("Send 417 melu.", (0, 14), seed=seed)  # type: ignore[arg-type]  # no integer
     monkeypatch.setattr(type(engine), "run", lambda *_: NOTHING)
     with pytest.raises(DeadlineError, match="before anything had been drafted"):
         engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1)

@@ -159,7 +159,7 @@ def _until_broken(requests: Iterable[Asked], broken: list[Exception]) -> Iterato
     try:
         for request in requests:  # noqa: UP028  # `yield from` would close the caller's generator
             yield request
-    except Exception as error:
+    except Exception as error:  # the iterable is the caller's code, which can fail in any way
         broken.append(error)
 
 

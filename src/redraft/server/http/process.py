@@ -170,7 +170,8 @@ def _second_signal(last_sec: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hang_up() -> Iterator[None]:
-    """Within this, a hang-up is what SIGTERM is; `nohup` has it ignored. A fleet's ends Ray's processes, too."""
+    """Within this a hang-up does what SIGTERM does, unless it is ignored, as under `nohup`. Not for a fleet: a terminal
+    that closes ends Ray's own processes with the command, and nothing is left to drain."""
     before = signal.getsignal(signal.SIGHUP)
     if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
         yield
