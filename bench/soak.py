@@ -30,10 +30,10 @@ from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop
+from redraft.engine.prefixes import PREFILL_CHUNK
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.engine.settings import LoopConfig
 from redraft.errors import BusyError, RequestError, RunError

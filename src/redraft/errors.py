@@ -120,6 +120,13 @@ def input_errors() -> Iterator[None]:
         raise as_request_error(error) from error
 
 
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; torch on a CPU and CUDA's libraries have no type for it."""
+    words = ("outofmemoryerror", "out of memory", "not enough memory", "can't allocate memory", "alloc_failed")
+    said = f"{type(error).__name__}: {error}".lower() if isinstance(error, RuntimeError) else ""
+    return isinstance(error, MemoryError) or any(word in said for word in words)
+
+
 def awaited(work: Callable[[*Given], T], *given: *Given) -> T:
     """What some work returns whose result is awaited. No future takes a StopIteration: who waits would wait for ever,
     so it becomes a RuntimeError."""

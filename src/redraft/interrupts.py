@@ -7,18 +7,23 @@ the middle of a later forward.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from contextlib import suppress
 from threading import current_thread, main_thread
 
 
 class Held:
-    """In its block the first SIGINT is put down, and raised at the end; a second one is raised at once.
+    """In its block the first SIGINT is `noted`, and raised at the end; a second one is raised at once.
 
-    Nothing changes where SIGINT would not raise KeyboardInterrupt: on another thread, or with another handler.
+    With a `notice` the first is answered by it on stderr and left to the block, which looks at `noted`. Nothing changes
+    where SIGINT would not raise KeyboardInterrupt: on another thread, or with another handler.
     """
 
-    def __init__(self) -> None:
-        self._ours = self._noted = False
+    def __init__(self, notice: bytes | None = None) -> None:
+        self.noted = self._ours = False
+        self._notice, self._process = notice, os.getpid()
 
     def __enter__(self) -> None:
         if current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -28,11 +33,16 @@ class Held:
     def __exit__(self, *_: object) -> None:
         if self._ours and signal.getsignal(signal.SIGINT) == self._note:  # an observer may have put another there
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._noted:
+        if self.noted and self._notice is None:
             raise KeyboardInterrupt
 
     def _note(self, _number: int, _frame: object) -> None:
-        if self._noted:
+        if self._notice is not None and os.getpid() != self._process:
+            return  # a terminal also signals workers that the block has forked and still needs
+        if self.noted:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt
-        self._noted = True
+        self.noted = True
+        if self._notice is not None and sys.__stderr__ is not None:
+            with suppress(OSError):  # a program behind a pipe got the same signal, and may have exited
+                os.write(sys.__stderr__.fileno(), self._notice)  # not print, which may have been interrupted itself

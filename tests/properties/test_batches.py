@@ -216,7 +216,7 @@ class Counted:
         return min(self.prompt_left, 256)
 
 
-def ran(batch: tuple[Piece[Counted], ...]) -> None:
+def ran(batch: tuple[Piece, ...]) -> None:
     """What a forward does to the counts."""
     for piece in batch:
         piece.sequence.prompt_left -= piece.encode
@@ -225,7 +225,7 @@ def ran(batch: tuple[Piece[Counted], ...]) -> None:
 
 def test_the_oldest_request_is_never_passed_over() -> None:
     """A long prompt waits behind a stream of canvases only until it is the oldest; its chunk then goes first."""
-    scheduler = Scheduler[Counted](max_rows=64, max_running=8, max_waiting=8)
+    scheduler = Scheduler(max_rows=64, max_running=8, max_waiting=8)
     for number in range(5):
         scheduler.add(Counted(number, 4 if number else 1000))
     scheduler.admit()
@@ -243,7 +243,7 @@ def test_a_short_request_rides_beside_long_ones_and_beside_many_of_one_caller() 
         [Counted(number, 0, width=32, caller=number) for number in range(6)],
         [Counted(number, 0, width=16, caller="one") for number in range(40)],
     ):
-        scheduler = Scheduler[Counted](max_rows=64, max_running=64, max_waiting=64)
+        scheduler = Scheduler(max_rows=64, max_running=64, max_waiting=64)
         short = Counted(99, 0, width=16, caller="another")
         for one in (*others, short):
             scheduler.add(one)
@@ -257,7 +257,7 @@ def test_a_short_request_rides_beside_long_ones_and_beside_many_of_one_caller() 
 
 
 def test_a_callers_short_request_goes_before_its_long_ones() -> None:
-    scheduler = Scheduler[Counted](max_rows=64, max_running=64, max_waiting=64)
+    scheduler = Scheduler(max_rows=64, max_running=64, max_waiting=64)
     others = [Counted(number, 0, width=32, caller="one") for number in range(6)]
     for one in (*others, short := Counted(99, 0, width=16, caller="one")):
         scheduler.add(one)
@@ -266,7 +266,7 @@ def test_a_callers_short_request_goes_before_its_long_ones() -> None:
 
 
 def test_one_callers_many_choices_leave_places_for_others() -> None:
-    scheduler = Scheduler[Counted](max_rows=64, max_running=64, max_waiting=99)
+    scheduler = Scheduler(max_rows=64, max_running=64, max_waiting=99)
     for number in range(64):
         scheduler.add(Counted(number, 0, width=32, caller="one"))
     assert len(scheduler.admit()) == 56
@@ -278,7 +278,7 @@ def test_one_callers_many_choices_leave_places_for_others() -> None:
 
 def turns_of(sequences: list[Counted], forwards: int) -> list[set[int]]:
     """Which sequences are in each forward of a scheduler that shares rows among callers."""
-    scheduler = Scheduler[Counted](max_rows=512, max_running=64, max_waiting=64, share=64)
+    scheduler = Scheduler(max_rows=512, max_running=64, max_waiting=64, share=64)
     for one in sequences:
         scheduler.add(one)
     scheduler.admit()
@@ -331,7 +331,7 @@ def test_nobody_starves_where_a_forward_has_no_room_for_all() -> None:
 
 
 def test_a_caller_with_many_waiting_does_not_keep_another_from_running() -> None:
-    scheduler = Scheduler[Counted](max_rows=512, max_running=4, max_waiting=64)
+    scheduler = Scheduler(max_rows=512, max_running=4, max_waiting=64)
     for number in range(10):
         scheduler.add(Counted(number, 0, caller="one"))
     assert [one.number for one in scheduler.admit()] == [0, 1, 2, 3]

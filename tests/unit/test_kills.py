@@ -129,8 +129,8 @@ def test_an_interrupt_at_any_moment_leaves_an_engine_that_answers(engine: Engine
     draw, met = Random(2), 0
     for _ in range(8):
         timer = threading.Timer(draw.uniform(0.01, 0.15), os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()  # on a busy machine it fires before this has returned
             for _ in range(1000):
                 engine.generate("go on", options=options)
         except KeyboardInterrupt:

@@ -19,11 +19,11 @@ from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.memory import Ledger, held_bytes, ledger_of, ran_out
+from redraft.engine.memory import Ledger, held_bytes, ledger_of
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.settings import LoopConfig
-from redraft.errors import RequestError, RunError
+from redraft.errors import RequestError, RunError, ran_out
 from redraft.measure.record import read_record
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma

@@ -15,10 +15,10 @@ from redraft.engine.engine import Core
 from redraft.engine.events import Finished, PromptRead
 from redraft.engine.fields import field_likelihood
 from redraft.engine.loop import Loop
+from redraft.engine.prefixes import PREFILL_CHUNK
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import BusyError, RequestError
 from redraft.operations import fill, generate
 from redraft.operations.engine import Engine

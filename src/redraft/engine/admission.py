@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from redraft.engine.memory import Ledger
-from redraft.engine.runner import Batch, Runner
-from redraft.engine.scheduler import Scheduler
+from redraft.engine.runner import Runner
+from redraft.engine.scheduler import Batch, Scheduler
 from redraft.engine.sequence import Sequence
 from redraft.errors import RunError
 
@@ -16,7 +16,7 @@ _LESS = "shorten the request, give the engine fewer at a time (max_running), or 
 class Admission:
     """Between the scheduler's queue and the runner. Prefixes have what the ledger leaves."""
 
-    def __init__(self, scheduler: Scheduler[Sequence], runner: Runner, ledger: Ledger) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, ledger: Ledger) -> None:
         self.scheduler, self.runner, self.ledger = scheduler, runner, ledger
         scheduler.max_rows = ledger.max_rows
 

@@ -28,7 +28,7 @@ from torch import nn
 
 from redraft.cache import Prefix
 from redraft.constraints.language import Language
-from redraft.engine.memory import ran_out
+from redraft.errors import ran_out
 from redraft.files import write_json
 from redraft.home import cache_folder
 from redraft.model.gemma import DiffusionGemma, Layer

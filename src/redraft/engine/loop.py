@@ -25,8 +25,8 @@ from redraft.engine.handle import Handle, Inbox
 from redraft.engine.memory import ledger_of
 from redraft.engine.prefixes import Prefixes
 from redraft.engine.request import FinishReason, ResolvedRequest
-from redraft.engine.runner import Batch, Runner
-from redraft.engine.scheduler import Scheduler
+from redraft.engine.runner import Runner
+from redraft.engine.scheduler import Batch, Scheduler
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows, extra_rows
@@ -61,7 +61,7 @@ class Loop:
             raise RequestError(f"memory is {config.memory!r}; it must be an integer of at least 1 (bytes)")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
         self.runner = Runner(model, prefixes, graphs=graphs)
-        self.scheduler: Scheduler[Sequence] = Scheduler(
+        self.scheduler = Scheduler(
             max_rows=rows,
             max_running=config.max_running,
             max_waiting=config.max_waiting,

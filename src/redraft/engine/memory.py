@@ -40,14 +40,6 @@ MARGIN = 0.03
 WORKSPACE_SHARE = 4
 """Forwards are as wide as they may be, unless their temporary tensors took more than one in so many bytes beside the
 weights."""
-_NO_ROOM = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
-
-
-def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; torch on a CPU and CUDA's libraries have no type for it."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM)
 
 
 @dataclass(frozen=True)

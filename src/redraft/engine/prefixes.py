@@ -18,13 +18,15 @@ from dataclasses import dataclass
 
 from redraft.cache import Prefix
 from redraft.config import LayerConfig
-from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
 from redraft.images.prompt import PlacedImage, cached_names, chunk_ends
 from redraft.shapes import Tensor
 
 Name = bytes  # of a chunk
 ROOT: Name = b""
+
+PREFILL_CHUNK = 256
+"""Prompt tokens per forward and request: bounds the mask and the activations of a long prompt."""
 
 LEAST_BYTES = 256 * 2**20
 KEPT_CHUNKS = 16

@@ -15,7 +15,7 @@ from redraft.constraints.language import Language, Source
 from redraft.diffusion.denoise import Policy
 from redraft.engine.calls import ToolCall
 from redraft.engine.pace import Pace
-from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.engine.prefixes import PREFILL_CHUNK
 from redraft.images.prompt import PlacedImage, Prompt, chunk_ends, shortened
 from redraft.options import CANVAS_ONLY as CANVAS_ONLY
 from redraft.options import MOST_LOGPROBS as MOST_LOGPROBS

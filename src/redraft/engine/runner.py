@@ -31,20 +31,18 @@ from redraft.diffusion.noise import Noise
 from redraft.diffusion.stats import Stats
 from redraft.engine.causal import CausalSequence
 from redraft.engine.events import Event, Finished
-from redraft.engine.memory import Demand, Ledger, ran_out
+from redraft.engine.memory import Demand, Ledger
 from redraft.engine.prefixes import Prefixes
 from redraft.engine.reading import NUMBERS, draws, may_read_alone, parted, read_together, shares_reading, streams
 from redraft.engine.request import ResolvedRequest
-from redraft.engine.scheduler import Batch as BatchOf
-from redraft.engine.scheduler import Piece as PieceOf
+from redraft.engine.scheduler import Batch, Piece
 from redraft.engine.sequence import CanvasSequence, Sequence
+from redraft.errors import ran_out
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import GraphPlaces, Placed
 from redraft.model.rows import Mode, Rows, SoftTokens, Span
 from redraft.shapes import Float, Int, Tensor
 
-Batch = BatchOf[Sequence]
-Piece = PieceOf[Sequence]
 T = TypeVar("T")
 R = TypeVar("R")
 

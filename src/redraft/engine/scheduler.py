@@ -1,4 +1,4 @@
-"""Which rows go into the next forward. Reads the counts of sequences; knows no tensor, no model and no clock.
+"""Which rows go into the next forward. Of a sequence it reads counts; it touches no tensor, no model and no clock.
 
 The unit of work is the row. A sequence asks for rows in one of two phases:
 
@@ -17,76 +17,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from redraft.engine.sequence import Sequence
 from redraft.errors import BusyError, RequestError
-
-PREFILL_CHUNK = 256
-"""Prompt tokens per forward and request: bounds the mask and the activations of a long prompt."""
-
-
-class Phase(Enum):
-    """What a sequence needs next."""
-
-    PREFILL = "prefill"
-    DENOISE = "denoise"
-
-
-@runtime_checkable
-class Counts(Protocol):
-    """What the scheduler reads of a sequence.
-
-    `prompt_left` counts prompt tokens not yet encoded, `prompt_chunk` those of the next chunk, `commit_rows` block
-    tokens to encode, `width` the rows of its canvas, `step` that canvas's steps. A causal one has no canvas (`width` 0)
-    and commits one token per forward. One that `waits` stands behind another that encodes the same prompt.
-    """
-
-    @property
-    def number(self) -> int:
-        """Counts the loop's requests."""
-
-    @property
-    def caller(self) -> object:
-        """Whose it is: one caller may have many, as a search for the best of several gaps has."""
-
-    @property
-    def prompt_left(self) -> int:
-        """Tokens."""
-
-    @property
-    def prompt_chunk(self) -> int:
-        """Tokens."""
-
-    @property
-    def commit_rows(self) -> int:
-        """Rows."""
-
-    @property
-    def width(self) -> int:
-        """Rows."""
-
-    @property
-    def step(self) -> int:
-        """Steps."""
-
-    @property
-    def extra(self) -> int:
-        """Rows that a step of its constraint takes as long as, about."""
-
-    @property
-    def waits(self) -> bool:
-        """Not to be run."""
-
-
-S = TypeVar("S", bound=Counts)
 
 
 @dataclass(frozen=True)
-class Piece(Generic[S]):
+class Piece:
     """Rows of one sequence in one forward: `encode` causal ones, then `canvas` bidirectional ones (0: none yet)."""
 
-    sequence: S
+    sequence: Sequence
     encode: int
     canvas: int
 
@@ -106,29 +46,24 @@ class Piece(Generic[S]):
         return self.rows + self.extra
 
 
-Batch = tuple[Piece[S], ...]
+Batch = tuple[Piece, ...]
 
 
-def phase_of(sequence: Counts) -> Phase:
-    """PREFILL while prompt tokens are left."""
-    return Phase.PREFILL if sequence.prompt_left else Phase.DENOISE
-
-
-def piece_of(sequence: S) -> Piece[S]:
+def piece_of(sequence: Sequence) -> Piece:
     """Its rows in the next forward: a prompt chunk, or the canvas behind the last chunk, a commit or nothing."""
     if (chunk := sequence.prompt_chunk) < sequence.prompt_left:
         return Piece(sequence, chunk, 0)
     return Piece(sequence, sequence.prompt_left + sequence.commit_rows, sequence.width)
 
 
-def pick(ready: list[S], max_rows: int) -> Batch[S]:
+def pick(ready: list[Sequence], max_rows: int) -> Batch:
     """The oldest, then callers by turns: each one's first sequence before anybody's second. A caller's sequences are
     ordered by rows, and so are those of one turn, so that a short request never waits for long ones; among equals
     canvases come before prompt chunks, then the oldest. `ready` are in order of arrival; whatever their step, for
     nothing in the network encodes it."""
     seen = Counter(one.caller for one in ready[:1])
-    turns: list[tuple[int, S]] = []
-    shortest = sorted(ready[1:], key=lambda one: (piece_of(one).rows, phase_of(one) is Phase.PREFILL))
+    turns: list[tuple[int, Sequence]] = []
+    shortest = sorted(ready[1:], key=lambda one: (piece_of(one).rows, bool(one.prompt_left)))
     for one in shortest:
         turns.append((seen[one.caller], one))
         seen[one.caller] += 1
@@ -136,10 +71,10 @@ def pick(ready: list[S], max_rows: int) -> Batch[S]:
     return _fill([*ready[:1], *(turn[1] for turn in turns)], max_rows)
 
 
-def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
+def _fill(sequences: Iterable[Sequence], max_rows: int) -> Batch:
     """Pieces in the given order while they fit; the first always does. Their constraints together take no longer than
     that many rows, either: who comes meanwhile waits for all of them."""
-    chosen: list[Piece[S]] = []
+    chosen: list[Piece] = []
     left = extra = max_rows
     for piece in map(piece_of, sequences):
         if chosen and (piece.rows > left or piece.extra > extra):
@@ -160,17 +95,17 @@ class Shares:
         self.least = least
         self._debts: dict[object, int] = {}
 
-    def pick(self, ready: list[S], max_rows: int) -> Batch[S]:
+    def pick(self, ready: list[Sequence], max_rows: int) -> Batch:
         """The next forward of sequences of several callers, in order of arrival."""
-        lines: dict[object, list[Piece[S]]] = {}
+        lines: dict[object, list[Piece]] = {}
         for one in ready:
             lines.setdefault(one.caller, []).append(piece_of(one))
         for line in lines.values():
-            line[1:] = sorted(line[1:], key=lambda piece: (piece.cost, phase_of(piece.sequence) is Phase.PREFILL))
+            line[1:] = sorted(line[1:], key=lambda piece: (piece.cost, bool(piece.sequence.prompt_left)))
         share = max(self.least, min(line[0].cost for line in lines.values()))
         debts = {caller: self._debts.get(caller, 0) - share for caller in lines}
         waited = max(0, min(debts.values()))  # where all are in debt, time passes until one is not
-        chosen: list[Piece[S]] = []
+        chosen: list[Piece] = []
         left = extra = max_rows
         for caller in sorted(lines, key=lambda caller: (debts[caller], lines[caller][0].cost)):
             debts[caller] -= waited
@@ -189,7 +124,7 @@ KEPT = 8
 """One place in so many is for callers that have none running."""
 
 
-class Scheduler(Generic[S]):
+class Scheduler:
     """The queue and the running sequences, by number. Two bounds: rows per forward, requests at a time. With a `share`
     of rows callers go by `Shares`, otherwise by turns in a forward as full as it can be."""
 
@@ -198,8 +133,8 @@ class Scheduler(Generic[S]):
             if type(value) is not int or value < 1:
                 raise RequestError(f"{name} is {value!r}; it must be an integer of at least 1")
         self.max_rows, self.max_running, self.max_waiting = max_rows, max_running, max_waiting
-        self.waiting: dict[int, S] = {}
-        self.running: dict[int, S] = {}
+        self.waiting: dict[int, Sequence] = {}
+        self.running: dict[int, Sequence] = {}
         self._shares = None if share is None else Shares(share)
 
     def check_room(self, arrived: int) -> None:
@@ -208,13 +143,13 @@ class Scheduler(Generic[S]):
         if waiting >= self.max_waiting:
             raise BusyError(f"{waiting} requests are waiting, the most this engine queues; try again later")
 
-    def add(self, sequence: S) -> None:
+    def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         assert sequence.number not in self.waiting, f"request {sequence.number} is queued already"
         assert sequence.number not in self.running, f"request {sequence.number} is running already"
         self.waiting[sequence.number] = sequence
 
-    def admit(self, fits: Callable[[S], bool] = lambda _: True) -> list[S]:
+    def admit(self, fits: Callable[[Sequence], bool] = lambda _: True) -> list[Sequence]:
         """Move sequences from the queue to the running ones as far as there is room; returns them. Next is the oldest
         of the caller that has the fewest running. If it does not fit it waits, and so do all others. The last places
         are for callers that have none running, so that no caller's many choices hold up another's one."""
@@ -228,26 +163,26 @@ class Scheduler(Generic[S]):
             joined.append(one)
         return joined
 
-    def _first(self) -> S:
-        oldest: dict[object, S] = {}
+    def _first(self) -> Sequence:
+        oldest: dict[object, Sequence] = {}
         for one in self.waiting.values():
             oldest.setdefault(one.caller, one)
         running = Counter(one.caller for one in self.running.values())
         return min(oldest.values(), key=lambda one: running[one.caller])
 
-    def postpone(self, sequence: S) -> None:
+    def postpone(self, sequence: Sequence) -> None:
         """Put a running sequence back, before all that wait."""
         del self.running[sequence.number]
         self.waiting = {sequence.number: sequence, **self.waiting}
 
-    def next(self) -> Batch[S]:
+    def next(self) -> Batch:
         """The next forward. Empty when nothing is ready."""
         ready = [one for one in self.running.values() if not one.waits]
         if self._shares is not None and len({one.caller for one in ready}) > 1:
             return self._shares.pick(ready, self.max_rows)
         return pick(ready, self.max_rows)
 
-    def remove(self, sequence: S) -> None:
+    def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, finished or aborted, running or not."""
         self.waiting.pop(sequence.number, None)
         self.running.pop(sequence.number, None)

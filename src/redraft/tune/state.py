@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from redraft.errors import RecipeError, RunError
+from redraft.errors import RecipeError, RunError, ran_out
 from redraft.files import in_place_of, write_whole
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
@@ -199,17 +199,9 @@ def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
     )
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is too little memory; torch has no type for it on a CPU."""
-    words = ("not enough memory", "out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
-    )
-
-
 def _unusable(path: Path, error: Exception) -> Exception:
     """A file that cannot be taken up is damaged, unless memory is too small for it: then nobody should remove it."""
-    if out_of_memory(error):
+    if ran_out(error):
         return error
     return RecipeError(f"{path} is damaged ({type(error).__name__}); choose another --out folder")
 

@@ -18,18 +18,18 @@ from tempfile import TemporaryDirectory
 import msgspec
 import torch
 
-from redraft.errors import RecipeError, RequestError, RunError
+from redraft.errors import RecipeError, RequestError, RunError, ran_out
 from redraft.files import alone, copy_files, remove_halves
+from redraft.interrupts import Held
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import STARTED, Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, corrupt, losses
 from redraft.tune.parallel import World, share, whole, world_of
-from redraft.tune.pause import pausable
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import ObjectiveRecipe, Recipe
-from redraft.tune.state import FILE, WORKER_ENDED, State, cut_log, follow, keep, out_of_memory, restore
+from redraft.tune.state import FILE, WORKER_ENDED, State, cut_log, follow, keep, restore
 from redraft.weights.adapter import write_adapter
 
 LOG = "training-log.jsonl"
@@ -39,6 +39,7 @@ _WRITTEN = ("*.safetensors", "*.index.json", *_CONFIGS, *STARTED, f"{ADAPTER}/ad
 """What a run writes over or removes, besides its state."""
 _FIRST = b'{"step": 1, "encode": '
 """How a run's log begins."""
+NOTICE = b"\nredraft: the step that runs is finished and kept; interrupt again to end at once\n"
 SHOWN = ("clean", "corrupted")
 LEVELS = ("low", "middle", "high")  # thirds of the noise level
 
@@ -94,7 +95,7 @@ def _remedy(error: Exception, out: Path) -> str | None:
             "a process that prepares samples was killed, probably for lack of memory; lower [train] workers or"
             " batch_size and run again: the run continues behind its last saved state"
         )
-    if isinstance(error, RuntimeError | MemoryError) and out_of_memory(error):
+    if ran_out(error):
         return (
             "memory ran out; lower [train] batch_size, or bound a forward with [train] most_rows, and run again:"
             " the run continues behind its last saved state (a smaller [model] or [lora] rank makes a new one)"
@@ -135,8 +136,9 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
             cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps
+    pause = Held(NOTICE)
     alone = world.count == 1  # several processes would have to agree on the step
-    with (mine / LOG).open("a", encoding="utf-8") as log, pausable() if alone else nullcontext(bool) as paused:
+    with (mine / LOG).open("a", encoding="utf-8") as log, pause if alone else nullcontext():
         began = time.monotonic()
         for batches in feed.ahead(range(state.step, total)):
             row = train_step(recipe.at(state.step), state, batches)
@@ -145,7 +147,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
                 row |= _judge(recipe, feed, state)
             log.write(json.dumps({"step": state.step, **row}) + "\n")
             log.flush()
-            leaving = paused() and state.step < total
+            leaving = pause.noted and state.step < total
             if state.step % recipe.train.save_every == 0 or state.step == total or leaving:
                 keep(state, out / FILE, feed)
             if world.first:
