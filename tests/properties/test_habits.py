@@ -38,42 +38,39 @@ def automata(draw: st.DrawFn) -> Dfa:
     return Dfa(table, class_of, np.array([draw(st.booleans()) for _ in range(states)], np.bool_)).trimmed()
 
 
-def language_of(dfa: Dfa, opening: int | None) -> ThinkingLanguage:
+def language_of(dfa: Dfa) -> ThinkingLanguage:
     lifted = lift(dfa, build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))
-    return after_thinking(Language(regex_source(""), EdgeLayout(lifted), False), CLOSE, opening)
+    return after_thinking(Language(regex_source(""), EdgeLayout(lifted), False), CLOSE, OPEN)
 
 
-def is_answer(dfa: Dfa, tokens: tuple[int, ...], opening: int | None) -> bool:
+def is_answer(dfa: Dfa, tokens: tuple[int, ...]) -> bool:
     """Read by hand: thinking up to the first closing mark, if it is begun, then a text of the language."""
-    thinks = opening is None or tokens[:1] == (opening,)
-    if thinks:
+    if tokens[:1] == (OPEN,):
         if CLOSE not in tokens or {EOS, PAD} & set(tokens[: tokens.index(CLOSE)]):
             return False
         tokens = tokens[tokens.index(CLOSE) + 1 :]
     return all(PIECES[token] for token in tokens) and dfa.matches(b"".join(PIECES[token] or b"" for token in tokens))
 
 
-@given(automata(), st.sampled_from([None, OPEN]))
+@given(automata())
 @settings(max_examples=25)
-def test_an_answer_behind_thinking_is_what_a_reader_takes_for_one(dfa: Dfa, opening: int | None) -> None:
+def test_an_answer_behind_thinking_is_what_a_reader_takes_for_one(dfa: Dfa) -> None:
     assume(not dfa.is_empty)
-    language = language_of(dfa, opening)
+    language = language_of(dfa)
     for count in range(5):
         for tokens in itertools.product(range(2, len(PIECES)), repeat=count):
-            assert language.holds(tokens) == is_answer(dfa, tokens, opening), tokens
+            assert language.holds(tokens) == is_answer(dfa, tokens), tokens
 
 
-@given(automata(), st.sampled_from([None, OPEN]), st.integers(1, 4), st.integers(0, 3), st.integers(0, 999))
-def test_room_for_the_answer_is_kept_however_long_the_thinking(
-    dfa: Dfa, opening: int | None, width: int, more: int, seed: int
-) -> None:
+@given(automata(), st.integers(1, 4), st.integers(0, 3), st.integers(0, 999))
+def test_room_for_the_answer_is_kept_however_long_the_thinking(dfa: Dfa, width: int, more: int, seed: int) -> None:
     """Also where the model would think for ever, over canvases that cut anywhere; and the likeliest text is found."""
     assume(not dfa.is_empty)
-    language = language_of(dfa, opening)
+    language = language_of(dfa)
     left = int(language.automaton.to_end[0]) + more
     draw = torch.Generator().manual_seed(seed)
     reported = written_on_noise(language.start(left), width, len(PIECES), EOS, draw, lifted=(2, 30.0))
-    assert is_answer(dfa, tuple(reported), opening)
+    assert is_answer(dfa, tuple(reported))
     assert len(reported) <= left
     text = b"".join(PIECES[token] or b"" for token in language.answer(reported))
     assert dfa.matches(text)
@@ -81,7 +78,7 @@ def test_room_for_the_answer_is_kept_however_long_the_thinking(
     scored = [
         (sum(float(log_p[i, token]) for i, token in enumerate(tokens)), tokens)
         for tokens in itertools.product(range(len(PIECES)), repeat=3)
-        if is_answer(dfa, tokens, opening)
+        if is_answer(dfa, tokens)
     ]
     if scored:
         wanted = Projection(language.layout, 0, 3, 3)(log_p).draft.tolist()
@@ -93,7 +90,7 @@ def test_marks_that_answers_may_hold_are_refused() -> None:
         choices_source(["a"]).compile(DEFAULT_LIMITS).dfa, build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD})
     )
     plain = Language(regex_source("a"), EdgeLayout(lifted), False)
-    for closing, opening in ((2, None), (EOS, None), (CLOSE, 2), (CLOSE, CLOSE), (99, None), (-1, None)):
+    for closing, opening in ((2, OPEN), (EOS, OPEN), (CLOSE, 2), (CLOSE, CLOSE), (99, OPEN), (-1, OPEN)):
         with pytest.raises(ConstraintError, match="thinking is marked by tokens"):
             after_thinking(plain, closing, opening)
 
