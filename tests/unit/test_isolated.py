@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from redraft.constraints.compile import regex
 from redraft.constraints.isolated import isolated
 
 
@@ -25,3 +26,22 @@ def test_a_library_that_lies_where_only_the_caller_looks_is_found(
     command = isolated("import json, some_library, sys; print(some_library.value, sys.argv[1:])", "some_library", 5, 6)
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("7 ['5', '6']\n", "", 0)
+
+
+def test_regular_expressions_share_a_process_and_outlive_it() -> None:
+    """To begin one takes 50 milliseconds, and a schema may have twenty of them."""
+    pids = list[int]()
+    for texts in (["a", "bb"], ["b"], ["cd", "ce"]):
+        pattern = "|".join(texts)
+        table, finals = regex._run(pattern)
+        pids += [] if regex._QUICK._process is None else [regex._QUICK._process.pid]
+        for text in (*texts, "", "x", "aaa", "c"):
+            state = 0
+            for byte in text.encode():
+                state = -1 if state == -1 else int(table[state, byte])
+            assert (state in finals) == (text in texts), text
+        if len(pids) == 2:
+            assert regex._QUICK._process is not None
+            regex._QUICK._process.kill()
+    first, second, third = pids
+    assert first == second != third

@@ -7,9 +7,12 @@ What no automaton can do (look-around, back references, word borders) is refused
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-import subprocess
+import threading
 import warnings
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,12 +24,13 @@ from redraft.constraints.compile.limits import (
     TURNS,
     CompileLimits,
     OutOfReachError,
+    Turns,
     check_time,
     compiling,
     seconds_left,
 )
 from redraft.constraints.compile.remembered import remembered
-from redraft.constraints.isolated import isolated
+from redraft.constraints.isolated import Helper
 from redraft.errors import ConstraintError
 
 warnings.filterwarnings("ignore", "Possible (nested )?set", FutureWarning)  # Python's word for a class of a stranger's
@@ -183,62 +187,60 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     ValueError.
 
     The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
-    it runs in a process of its own, with limits. One that takes longer than MOMENT_SEC is ended, waits until no other
-    such process runs, and is begun anew, while other constraints are compiled here.
+    processes of their own run it. What takes longer than MOMENT_SEC goes to a second one, while other constraints are
+    compiled here.
     """
-    command = isolated(_ALONE, "outlines_core", MOST_SECONDS, MOST_BYTES, MOST_STATES)
-    try:
-        done = _process(command, pattern, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
-    except subprocess.TimeoutExpired:
-        try:
-            with TURNS.aside():
-                done = _process(command, pattern, seconds_left(float(MOST_SECONDS)))
-        except subprocess.TimeoutExpired:
-            check_time()
-            raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
-    said = " ".join(done.stderr.decode(errors="replace").split())
-    if done.returncode == 2:
+    question = json.dumps([pattern, MOST_STATES]).encode()
+    answer = _ask(_QUICK, _QUICK_TURNS, question, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
+    if answer is None:
+        with TURNS.aside():
+            answer = _ask(_SLOW, _SLOW_TURNS, question, seconds_left(float(MOST_SECONDS)))
+    if answer is None:
+        check_time()
+        raise ValueError(f"it needs over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
+    said, finals, packed = json.loads(answer)
+    if said is not None:
         raise ValueError("a part of it matches no text at all" if "Found no transitions" in said else said[:200])
-    if done.returncode == 3:
-        raise ValueError(f"it needs {said} states, over {MOST_STATES}; narrow its counts")
-    if done.returncode:
-        raise ValueError(f"it needed over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
-    found = np.frombuffer(done.stdout, np.int32)
-    finals = int(found[0])
-    return found[1 + finals :].reshape(-1, 256).copy(), found[1 : 1 + finals]
+    if packed is None:
+        raise ValueError(f"it needs {finals} states, over {MOST_STATES}; narrow its counts")
+    table = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.int32)
+    return table.reshape(-1, 256).copy(), np.array(finals, np.int32)
 
 
-def _process(command: list[str], pattern: str, seconds: float) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=seconds, check=False)
+def _ask(helper: Helper, turns: Turns, question: bytes, seconds: float) -> bytes | None:
+    """The answer of a process. What compiles has it to itself; a program may also compile without a turn."""
+    with turns.turn(str(threading.get_ident()), counted=False):
+        return helper.ask(question, seconds)
 
 
 MOST_SECONDS, MOST_BYTES, MOST_STATES = 10, 1 << 29, DEFAULT_LIMITS.states
 MOMENT_SEC = 0.5
 _CHUNK = 4096
 
-_ALONE = """
-import array, contextlib, resource, sys
+_AUTOMATON = """
+import array, base64, zlib
 from outlines_core import Index, Vocabulary
-for limit, most in zip((resource.RLIMIT_CPU, resource.RLIMIT_AS), map(int, sys.argv[1:])):
-    with contextlib.suppress(ValueError):  # a lower one holds already, or the system knows none of this kind
-        resource.setrlimit(limit, (most, most))
-try:
-    index = Index(sys.stdin.buffer.read().decode(), Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
-except ValueError as error:
-    sys.exit(print(error, file=sys.stderr) or 2)
-transitions, start, final = index.get_transitions(), index.get_initial_state(), index.get_final_states()
-if len(transitions) > int(sys.argv[3]):
-    sys.exit(print(len(transitions), file=sys.stderr) or 3)
-numbers = {state: number for number, state in enumerate([start, *({*transitions, *final} - {start})])}
-found = array.array("i", [-1]) * (256 * len(numbers))
-for state, row in transitions.items():
-    at = 256 * numbers[state]
-    for byte, target in row.items():
-        if byte < 256:
-            found[at + byte] = numbers[target]
-sys.stdout.buffer.write(array.array("i", [len(final), *map(numbers.get, final)]).tobytes())
-sys.stdout.buffer.write(found.tobytes())
+def answer(asked):
+    pattern, most = asked
+    try:
+        index = Index(pattern, Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
+    except ValueError as error:
+        return [" ".join(str(error).split()), 0, None]
+    transitions, start, final = index.get_transitions(), index.get_initial_state(), index.get_final_states()
+    if len(transitions) > most:
+        return [None, len(transitions), None]
+    numbers = {state: number for number, state in enumerate([start, *({*transitions, *final} - {start})])}
+    found = array.array("i", [-1]) * (256 * len(numbers))
+    for state, row in transitions.items():
+        at = 256 * numbers[state]
+        for byte, target in row.items():
+            if byte < 256:
+                found[at + byte] = numbers[target]
+    packed = base64.b64encode(zlib.compress(found.tobytes(), 1)).decode()
+    return [None, [*map(numbers.get, final)], packed]
 """
+_QUICK, _SLOW = (Helper(_AUTOMATON, "outlines_core", MOST_SECONDS, MOST_BYTES) for _ in range(2))
+_QUICK_TURNS, _SLOW_TURNS = Turns(), Turns()
 
 
 def _branches(pattern: str) -> list[list[str]]:
