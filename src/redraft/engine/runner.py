@@ -75,7 +75,7 @@ class Runner:
         """Give a sequence its prefix, filled with what is known of its prompt; `running` ones keep theirs. Returns
         whether there was memory for it."""
         used = [other.prefix for other in running if other.opened]
-        return self.in_halves(lambda _: [self._open(sequence, used)], [sequence]) != [None]
+        return self._within_memory(lambda: self._open(sequence, used)) is not None
 
     def _open(self, sequence: Sequence, used: list[Prefix]) -> bool:
         prefix = None
@@ -92,11 +92,11 @@ class Runner:
         memory for the copies in between, the taker encodes its prompt itself."""
         assert giver.prefix.length == len(taker.prompt), "a prompt is shared when it has just been encoded"
 
-        def take(_: object) -> list[bool]:
+        def take() -> bool:
             taker.prefix.take(giver.prefix)
-            return [True]
+            return True
 
-        if self.in_halves(take, [taker]) == [True]:
+        if self._within_memory(take):
             taker.read, taker.cached, taker.soft = giver.read, giver.cached, {}
         else:
             taker.prefix.restart(0)
@@ -126,6 +126,10 @@ class Runner:
             return [None]
         half = len(items) // 2
         return [*self.in_halves(work, items[:half]), *self.in_halves(work, items[half:])]
+
+    def _within_memory(self, work: Callable[[], R]) -> R | None:
+        """What some work for one sequence makes; None where there is no memory for it, not even without prefixes."""
+        return self.in_halves(lambda _: [work()], [None])[0]
 
     def _release(self) -> None:
         self.shortages += 1
@@ -234,15 +238,13 @@ class Runner:
 
     def _moved(self, sequence: Sequence, advance: Callable[[], list[Event]] | None) -> list[Event]:
         """The events of a step; none for one for which there is no memory."""
-        found = None
-        if advance is not None:
-            found = self.in_halves(lambda _: [self._safely(sequence, advance)], [sequence])[0]
+        found = None if advance is None else self._within_memory(lambda: self._safely(sequence, advance))
         sequence.starved = found is None
         return found or []
 
     def _safely(self, sequence: Sequence, advance: Callable[[], list[Event]]) -> list[Event]:
         """The events of a step. A failure in it is that request's own; the forward was everybody's. Where memory runs
-        out, the step has not been taken."""
+        out, the step has not been taken: all that the sequence holds is as it was, for another try."""
         before = dict(vars(sequence))
         try:
             return advance()

@@ -89,7 +89,13 @@ class Shares:
     beyond it is a debt that the next forwards pay off: deficit round robin (Shreedhar and Varghese, 1995) with debts in
     place of savings. A share is `least` rows, or as many as the least that some caller's first piece has: callers who
     ask for the same stay together. What a constraint takes on the host counts as rows, and those of a forward together
-    take no longer than its rows may."""
+    take no longer than its rows may.
+
+    With a share of 64 rows, forward by forward:
+
+        A has a canvas of 256, B one of 64:    A B    B    B    B    A B …   A pays off what it took
+        A has eight of 16, B one of 16:        AAAA B    AAAA B …
+    """
 
     def __init__(self, least: int) -> None:
         self.least = least

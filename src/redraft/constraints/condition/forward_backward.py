@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +71,55 @@ class Messages:
 
 
 def scaled_messages(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> Messages | None:
-    """The messages from the state `start`; None if they need care."""
+    """The messages from the state `start`; None if they need care.
+
+        alpha[i+1, t] = Σ alpha[i, s] · p[i, c]        beta[i, s] = Σ p[i, c] · beta[i+1, t]
+        bias[i, c] = log (Σ alpha[i, s] · beta[i+1, t] / whole)
+
+    each over the edges s ─c─► t, of which p[i, c] is the probability of the class of tokens at position i. Every row of
+    alpha and beta is divided by its largest entry, whose logarithm its scale takes up (Rabiner 1989, V.A).
+    """
+    ahead = _forwards(layout, weights, start, gates)
+    if ahead is None:
+        return None
+    live, alpha, scale, shares, peaks, tail = ahead
+    beta, back = _backwards(layout, shares, peaks, gates, tail)
+    whole = float(alpha[live] @ beta[live])
+    if whole <= 0:
+        return None
+    log_total = math.log(whole) + float(scale[live] + back[live])
+    apart = scale[:live] + peaks[:live] + back[1:]
+    # Below BARRED the whole may be nothing: a token pinned behind the answer's end.
+    if log_total < BARRED or not float(apart.max(initial=NONE)) - log_total < MOST_APART:
+        return None
+    with np.errstate(divide="ignore"):
+        bias = np.log(_ways(layout, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
+        return Messages(live, np.log(beta), np.maximum(bias, BIAS_OF_NONE), log_total)
+
+
+class _Ahead(NamedTuple):
+    """What one pass from the left has found, up to `live`, behind which all but a negligible part has ended."""
+
+    live: int
+    alpha: Reals
+    """[boundary, states], scaled."""
+    scale: Reals
+    """[boundary]: the log of what alpha was divided by."""
+    shares: Reals
+    """[position, kinds of edges]: the weight of each, as a share of the position's largest."""
+    peaks: Reals
+    """[position]: the log of that."""
+    tail: float | None
+    """The log-weight of what follows behind `live`; None at the canvas's end."""
+
+
+def _forwards(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> _Ahead | None:
+    """Alpha at every boundary and its scales; None where nothing is left, or too little for a float64."""
     width, end, merged, edges = len(weights), layout.automaton.end, layout.merged, layout.merged.by_target
     alpha, scale = np.zeros((width + 1, layout.automaton.states)), np.zeros(width + 1)
     alpha[0, start], shares, peaks = 1.0, np.empty((width, len(merged.firsts))), np.empty(width)
     behind = np.append(weights.behind[::-1].cumsum()[::-1], 0.0)
-    scores, sums, rows, live = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, merged), width
+    scores, sums, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, merged)
     for i in range(width):
         if i % rows == 0:
             part = slice(i, i + rows)
@@ -100,20 +144,8 @@ def scaled_messages(layout: EdgeLayout, weights: Weights, start: int, gates: Gat
         if (i + 1) % STRIDE == 0 and alpha[i + 1, end] > 0 and gates.end[end]:
             inside = float(alpha[i + 1, :end].sum())
             if inside == 0 or math.log(inside) - math.log(alpha[i + 1, end]) - behind[i + 1] < -NEGLIGIBLE:
-                live = i + 1
-                break
-    beta, back = _backwards(layout, shares[:live], peaks, gates, None if live == width else float(behind[live]))
-    whole = float(alpha[live] @ beta[live])
-    if whole <= 0:
-        return None
-    log_total = math.log(whole) + float(scale[live] + back[live])
-    apart = scale[:live] + peaks[:live] + back[1:]
-    # Below BARRED the whole may be nothing: a token pinned behind the answer's end.
-    if log_total < BARRED or not float(apart.max(initial=NONE)) - log_total < MOST_APART:
-        return None
-    with np.errstate(divide="ignore"):
-        bias = np.log(_ways(layout, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
-        return Messages(live, np.log(beta), np.maximum(bias, BIAS_OF_NONE), log_total)
+                return _Ahead(i + 1, alpha, scale, shares[: i + 1], peaks, float(behind[i + 1]))
+    return _Ahead(width, alpha, scale, shares, peaks, None)
 
 
 def _backwards(
