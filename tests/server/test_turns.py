@@ -132,9 +132,9 @@ class Counted(Turns):
 
     looked = 0
 
-    def _next(self, aside: bool) -> Any:
+    def _next(self) -> Any:
         self.looked += 1
-        return super()._next(aside)
+        return super()._next()
 
 
 def test_a_change_of_turns_wakes_only_whose_turn_it_is() -> None:

@@ -123,9 +123,10 @@ def test_large_constraints_are_compiled_one_after_another() -> None:
 def test_a_constraint_is_compiled_while_the_process_of_another_works() -> None:
     """An expression whose automaton is made elsewhere kept the turn for up to ten seconds."""
     turns, inside, over, order = limits.TURNS, threading.Event(), threading.Event(), list[str]()
+    processes = limits.Turns(around=turns)
 
     def elsewhere(name: str) -> None:
-        with turns.turn(name), turns.aside():
+        with turns.turn(name), processes.turn(name):
             order.append(name)
             inside.set()
             over.wait()
@@ -326,7 +327,7 @@ def test_who_waits_is_woken_for_its_own_turn_alone(monkeypatch: pytest.MonkeyPat
             inside.set()
             over.wait(60)
             for _ in range(20):
-                turns._change(turn, False)
+                turns._change(turn, aside=False)
 
     def waits(number: int) -> None:
         limits.CALLER.set("another")

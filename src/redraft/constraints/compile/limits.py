@@ -7,9 +7,9 @@ when time is up, and `compiling` says which part is being compiled.
 Compiling is Python, of which one thread runs at a time. So it takes turns (`turn`): the next slice goes to the caller
 that has had the least, and of its constraints to the one that has had the least, so that a small one waits for no large
 one. A caller's large ones are compiled one after another, since together they would take memory together and none would
-end while others come. Those that a process of its own compiles for long have a turn of their own (`aside`). The clock
-of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then, and where the
-caller has left (`GONE`), compiling does.
+end while others come. One for which a process of its own works steps `aside`: such a process has turns of its own. The
+clock of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then, and
+where the caller has left (`GONE`), compiling does.
 
 Whatever else is done for one request by threads of Python takes turns in the same way: its template and tokens
 (`PREPARING`), and forwards that no batch has (`READING`).
@@ -81,22 +81,20 @@ class Turn:
     waited: float = 0.0
     began: float = 0.0
     aside: bool = False
-    away: bool = False
     over: threading.Event = field(default_factory=threading.Event)
     gone: threading.Event | None = field(default_factory=GONE.get)
 
 
 class Turns:
-    """Constraints that are being compiled: one at a time here, and one at a time in a process of its own. The next is
-    one of the caller's that has had least. `most` is how many a caller may have. What waits here within a turn of those
-    `around` steps aside there, and its clock stands still. With `places`, that many are worked on at a time, and
-    any number may be aside, since they only wait for something else; a caller has at most `share` places."""
+    """Work by turns: as much at a time as there are `places`, of which a caller has at most `share`. Next is the caller
+    who has had least. `most` is how many a caller may have under way. What waits here within a turn of those `around`
+    steps aside there, where its clock stands still."""
 
     def __init__(
         self,
         most: int = MOST_PER_CALLER,
         around: Turns | None = None,
-        places: int | None = None,
+        places: int = 1,
         share: int | None = None,
     ) -> None:
         self._most, self._around, self._places, self._share = most, around, places, share or places
@@ -150,7 +148,7 @@ class Turns:
                 self._end(mine)
 
     def _aside_around(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._around is None else self._around.aside(placed=False)
+        return nullcontext() if self._around is None else self._around.aside()
 
     def _end(self, mine: Turn) -> None:
         with Held(), self._lock:
@@ -158,50 +156,47 @@ class Turns:
                 return
             self._turns.remove(mine)
             mine.over.set()
-            self._leave(mine, mine.aside)
+            self._leave(mine, aside=mine.aside)
             if all(one.caller != mine.caller for one in self._turns):
                 self._had.pop(mine.caller, None)
 
     def give_way(self, mine: Turn) -> None:
         """Let others go first that have had less, if it has had its slice."""
-        if time.monotonic() - mine.began >= SLICE_SEC:
-            self._change(mine, mine.aside)
+        if not mine.aside and time.monotonic() - mine.began >= SLICE_SEC:
+            self._change(mine, aside=False)
 
     @contextmanager
-    def aside(self, *, placed: bool = True) -> Iterator[None]:
-        """Within this a process works for the constraint, and others are compiled here. One constraint at a time; but
-        any number that are not `placed`, and wait for something that has turns of its own."""
+    def aside(self) -> Iterator[None]:
+        """Within this the turn is others': something else works for this, or is waited for."""
         mine = self.mine
         if mine is None or mine.aside:
             with self._aside_around():
                 yield
             return
-        self._change(mine, True, away=not placed)
+        self._change(mine, aside=True)
         try:
             yield
         finally:
-            self._change(mine, False)
+            self._change(mine, aside=False)
 
-    def _change(self, mine: Turn, aside: bool, *, away: bool = False) -> None:
+    def _change(self, mine: Turn, *, aside: bool) -> None:
         with self._lock:
-            self._leave(mine, aside, away=away)
-            if not away:
+            self._leave(mine, aside=aside)
+            if not aside:
                 self._wait(mine)
 
-    def _leave(self, mine: Turn, aside: bool, *, away: bool = False) -> None:
+    def _leave(self, mine: Turn, *, aside: bool) -> None:
         if mine in self._now:
             spent = time.monotonic() - mine.began
             mine.had += spent
             self._had[mine.caller] += spent
             self._now.remove(mine)
-        mine.aside, mine.away = aside, away
+        mine.aside = aside
         self._choose()
 
     def _wait(self, mine: Turn) -> None:
-        if mine.aside and self._places is not None:
-            return
         began = time.monotonic()
-        there = mine.chosen.wait_for(lambda: is_gone() or self._next(mine.aside) is mine, _left())
+        there = mine.chosen.wait_for(lambda: is_gone() or self._next() is mine, _left())
         if is_gone() or not there:
             raise _late()
         mine.began = time.monotonic()
@@ -212,21 +207,20 @@ class Turns:
     def _choose(self) -> None:
         """Wake those whose turn it is, and those whose caller has left. To wake all would cost the square of their
         number."""
-        for aside in (False, True) if self._places is None else (False,):
-            if (one := self._next(aside)) is not None:
-                one.chosen.notify()
+        if (following := self._next()) is not None:
+            following.chosen.notify()
         for one in self._turns:
             if one.gone is not None and one.gone.is_set():
                 one.chosen.notify()
 
-    def _next(self, aside: bool) -> Turn | None:
+    def _next(self) -> Turn | None:
         """Whose turn it is, if there is room: the first of the caller's large ones, if it has no small one."""
-        if sum(one.aside == aside for one in self._now) >= (self._places or 1):
+        if len(self._now) >= self._places:
             return None
-        waiting = [one for one in self._turns if one.aside == aside and not one.away and one not in self._now]
-        if self._share is not None:
-            held = Counter(one.caller for one in self._now)
-            waiting = [one for one in waiting if held[one.caller] < self._share]
+        held = Counter(one.caller for one in self._now)
+        waiting = [
+            one for one in self._turns if not one.aside and one not in self._now and held[one.caller] < self._share
+        ]
         return min(waiting, key=lambda one: (self._had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 

@@ -193,8 +193,7 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     question = json.dumps([pattern, MOST_STATES]).encode()
     answer = _ask(_QUICK, _QUICK_TURNS, question, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
     if answer is None:
-        with TURNS.aside():
-            answer = _ask(_SLOW, _SLOW_TURNS, question, seconds_left(float(MOST_SECONDS)))
+        answer = _ask(_SLOW, _SLOW_TURNS, question, seconds_left(float(MOST_SECONDS)))
     if answer is None:
         check_time()
         raise ValueError(f"it needs over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
@@ -240,7 +239,7 @@ def answer(asked):
     return [None, [*map(numbers.get, final)], packed]
 """
 _QUICK, _SLOW = (Helper(_AUTOMATON, "outlines_core", MOST_SECONDS, MOST_BYTES) for _ in range(2))
-_QUICK_TURNS, _SLOW_TURNS = Turns(), Turns()
+_QUICK_TURNS, _SLOW_TURNS = Turns(), Turns(around=TURNS)
 
 
 def _branches(pattern: str) -> list[list[str]]:
