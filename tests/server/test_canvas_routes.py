@@ -91,6 +91,7 @@ def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list
     assert over.keys() == begun.keys()
     assert "aborted" in over.values()
     text = alone["holes"][0]["text"] if "holes" in alone else alone["revised"]
+    assert (alone["holes"][0] if "holes" in alone else alone)["finish"] == "stop"
     read = set()
     for index in (i for i, finish in over.items() if finish != "aborted"):
         frames = [one for one in reported if one["type"] == "draft" and one["index"] == index]

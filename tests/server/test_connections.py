@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -157,12 +158,39 @@ def test_an_address_that_holds_too_many_loses_one_refused_or_its_oldest(
             self.name, self.address, self.since, self.is_refused = name, name[0], float(name[1]), name == refused
 
         def end(self) -> None:
-            del guard.open[self]  # type: ignore[arg-type]  # all that the guard asks of one
+            guard.drop(self)  # type: ignore[arg-type]  # all that the guard asks of one
 
     for name in ("a1", "a2", "a3", "b1", "a4"):
         guard.take(Waiting(name))  # type: ignore[arg-type]
     Waiting.loop.close()
     assert " ".join(one.name for one in guard.open) == left  # type: ignore[attr-defined]
+
+
+def test_many_new_ones_make_the_oldest_go_without_looking_at_all_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 new connections a second of one address held the event loop, and so /live, for seconds."""
+    monkeypatch.setattr(connections, "CHOSEN_SEC", 60.0)
+    guard, looked, gone, loop = connections._Guard(ServerLimits(per_address=900)), [0], list[int](), Mock()
+
+    class Waiting:
+        is_refused, is_idle, address, since = False, True, "a", 0.0
+
+        def __init__(self, number: int) -> None:
+            self.number, self.loop = number, loop
+
+        @property
+        def gives_way(self) -> bool:
+            looked[0] += 1
+            return self.number % 10 > 0  # the others are being answered
+
+        def end(self) -> None:
+            gone.append(self.number)
+            guard.drop(self)  # type: ignore[arg-type]  # all that the guard asks of one
+
+    for number in range(1200):
+        guard.take(Waiting(number))  # type: ignore[arg-type]
+    assert gone == [number for number in range(400) if number % 10][:300]
+    assert len(guard.open) == 900
+    assert looked[0] < 10 * 900
 
 
 @pytest.mark.slow

@@ -341,6 +341,17 @@ def relay_of(keys: tuple[bytes, ...] = ()) -> Relay:
     return Relay(replica, (Lost,), of_each, Settings(keys=keys))
 
 
+def test_a_websocket_is_refused() -> None:
+    """Where Ray's own server is in front, the handshake was a 500 in plain text."""
+    sent = list[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(relay_of()({"type": "websocket", "path": "/v1/models", "headers": []}, Mock(), send))
+    assert sent == [{"type": "websocket.close"}]
+
+
 def test_bodies_on_their_way_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 2,048 connections could send 32 MiB to the one process in front of all replicas."""
     monkeypatch.setattr(limits, "BODIES_OF_ONE", 2**20)

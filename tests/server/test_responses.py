@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import openai
@@ -13,7 +16,13 @@ from openai.types.responses import ResponseFunctionToolCall
 from tests.helpers import SCHEMA
 from tests.server.conftest import ANSWER, RECORD, USER, Process
 
+from redraft.engine.answer import Answer, Delta
+from redraft.engine.events import Block, Finished
+from redraft.engine.request import Options, Request
+from redraft.operations.engine import Engine
+from redraft.server.openai.replies import ChatForm
 from redraft.server.openai.response_fields import Responses
+from redraft.server.openai.response_form import ResponseForm
 from redraft.server.openai.responses import turns_of
 
 ORDER: Any = {
@@ -173,3 +182,39 @@ def test_a_conversation_that_no_turn_may_begin_is_too_long_and_no_failure(server
     body = {"input": turns, "instructions": "y " * 3000, "truncation": "auto"}
     reply = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=100)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("texts", [["<pad>", "<pad>"], ["<pad>", "a", "<pad>"], ["a"]])
+def test_a_message_is_opened_once_and_its_deltas_have_all_rows(nano: Engine, texts: list[str]) -> None:
+    """An answer of special tokens alone opened its message twice, and their log-probabilities were in no delta."""
+    text = nano.text
+    tokens = [text.tokenizer.token_to_id(one) for one in texts]
+    request = nano.resolve(Request("x", Options(max_tokens=8, logprobs=0, seed=1)))
+    answer, none = Answer(text, request), [0] * len(tokens)
+    rows = [((token, -1.0),) for token in tokens]
+    block = Block(0, tokens, [0.0] * len(tokens), none, none, 1, settled=True, logprobs=rows)
+    deltas = [answer.take(block), answer.take(Finished("length", 0))]
+
+    async def answers() -> AsyncIterator[tuple[int, Delta]]:
+        for delta in deltas:
+            yield 0, delta
+
+    async def judged(made: Callable[[], Any]) -> Any:
+        return made()
+
+    details = {"prompt_tokens_details": {}, "completion_tokens_details": {"reasoning_tokens": 0}}
+    counts = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens", "steps", "forwards"), 1) | details
+    exchange = Mock(answers=answers(), judged=judged, done=lambda: [answer.generation()])
+    exchange.work.form, exchange.service.settings.name = ChatForm(text, True), "nano"
+    exchange.usage.return_value = counts | {"tokens_per_forward": 1}
+    body = Responses.model_validate({"input": "x", "include": ["message.output_text.logprobs"], "stream": True})
+
+    async def events() -> list[Any]:
+        return [event async for event in ResponseForm(body, exchange).events()]
+
+    seen = asyncio.run(events())
+    kinds = [event["type"].removeprefix("response.") for event in seen]
+    assert kinds.count("output_item.added") == kinds.count("content_part.added") == 1
+    shown = [event for event in seen if event["type"] == "response.output_text.delta"]
+    assert "".join(event["delta"] for event in shown) == answer.content
+    assert sum(len(event["logprobs"]) for event in shown) == len(tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +213,20 @@ def test_both_ways_of_an_edit_share_one_deadline(engine: Engine, monkeypatch: py
     monkeypatch.setattr("redraft.operations.edit._rewritten", lambda *_: time.sleep(0.3))
     with pytest.raises(DeadlineError):
         engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1, options=Options(deadline_sec=0.2))
+
+
+@pytest.mark.parametrize("more", [{}, {"instruction": "Longer."}])
+def test_an_edit_that_the_time_cut_says_so(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """An editor wrote noise over code, as it had ended with "stop"."""
+    text = "Send 417 melu."
+    assert engine.edit(text, (0, 14), seed=1, **more).finish == "stop"
+    looked = itertools.count()
+    monkeypatch.setattr(engine.loop, "clock", lambda: float(next(looked)))
+    cut = engine.edit(text, (0, 14), seed=1, options=Options(deadline_sec=3.0), **more)
+    assert cut.finish == "deadline"
+    assert 0 < cut.forwards < 4
 
 
 def test_an_instruction_with_a_width_or_a_condition_keeps_to_it(engine: Engine) -> None:

@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
-from redraft.engine.request import DEFAULTS, Options, Request, ResolvedRequest
+from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
@@ -48,7 +49,8 @@ _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 @dataclass(frozen=True)
 class Edit:
-    """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now."""
+    """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now.
+    `finish` is "deadline" where the time was up before every canvas had settled: `after` is then a draft."""
 
     data: bytes
     before: str
@@ -56,6 +58,7 @@ class Edit:
     canvases: int
     forwards: int
     seed: int
+    finish: FinishReason = "stop"
 
     @property
     def text(self) -> str:
@@ -103,10 +106,21 @@ def edit(
     free = instruction is not None and strength == 1 and slack is None and not constraint
     left = shared_time(options)
     found = _rewritten(engine, before, shown, room, left) if free else None
-    after, canvases, forwards = found or _revised(engine, before, shown, strength, slack or 0, constraint, left)
+    made = found or _revised(engine, before, shown, strength, slack or 0, constraint, left)
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
-    return Edit(outside[0] + after.encode() + outside[1], shown[1], after, canvases, forwards, options.seed)
+    data = outside[0] + made.text.encode() + outside[1]
+    finish: FinishReason = "deadline" if made.is_cut else "stop"
+    return Edit(data, shown[1], made.text, made.canvases, made.forwards, options.seed, finish)
+
+
+class _Span(NamedTuple):
+    """A span written anew: how, in how many canvases and steps, and whether the time cut one of them."""
+
+    text: str
+    canvases: int
+    forwards: int
+    is_cut: bool
 
 
 def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
@@ -141,8 +155,8 @@ def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list
 
 def _rewritten(
     engine: Core, before: Sequence[int], shown: Sequence[str], room: int, left: Callable[[], Options]
-) -> tuple[str, int, int] | None:
-    """The span as an instruction makes it, canvases and steps. None if one canvas has no room for it and what follows,
+) -> _Span | None:
+    """The span as an instruction makes it. None if one canvas has no room for it and what follows,
     if the context has none, if what follows cannot be held, or if the span would grow by more than `room` tokens. Line
     ends behind everything are not the model's."""
     rest, model, encode = shown[2].rstrip("\n"), engine.config.model, engine.text.encode
@@ -161,7 +175,8 @@ def _rewritten(
     if not sum(done.steps):  # no text is a text, too
         raise DeadlineError("the time was up before anything had been drafted; raise deadline_sec")
     after = done.text.removesuffix(rest).replace(UNREADABLE, "")
-    return (after, 1, sum(done.steps)) if len(encode(after, bos=False)) <= most else None
+    found = _Span(after, 1, sum(done.steps), done.finish == "deadline")
+    return found if len(encode(after, bos=False)) <= most else None
 
 
 def _anything_before(rest: str, limits: CompileLimits) -> Compiled:
@@ -178,8 +193,8 @@ def _revised(
     slack: int,
     constraint: GapConstraint,
     left: Callable[[], Options],
-) -> tuple[str, int, int]:
-    """The span revised in pieces, canvases and steps."""
+) -> _Span:
+    """The span revised in pieces."""
     source, behind = (engine.text.encode(part, bos=False) for part in (shown[1], shown[2][: engine.text.reach]))
     pieces = _pieces(source, engine.config.model.canvas_length - slack)
     if constraint and len(pieces) > 1:
@@ -187,15 +202,16 @@ def _revised(
             f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
         )
     language = span_language(constraint, engine.vocabulary) if constraint else None
-    revised, forwards = list[int](), 0
+    revised, forwards, is_cut = list[int](), 0, False
     for i, piece in enumerate(pieces):
         ahead = [token for other in pieces[i + 1 :] for token in other]
         around = GapContext((*before, *revised), (*ahead, *behind))
         most = slack if i == len(pieces) - 1 else 0
-        tokens, steps = _revise(engine, around, piece, i, strength, most, language, left())
-        revised, forwards = revised + tokens, forwards + steps
+        width, done = _revise(engine, around, piece, i, strength, most, language, left())
+        revised += done.tokens[:width]
+        forwards, is_cut = forwards + sum(done.steps), is_cut or done.finish == "deadline"
     decoded = engine.text.decode(revised) if language is None else spelt(engine.vocabulary, revised).decode()
-    return decoded.replace(UNREADABLE, ""), len(pieces), forwards
+    return _Span(decoded.replace(UNREADABLE, ""), len(pieces), forwards, is_cut)
 
 
 def _revise(
@@ -207,8 +223,8 @@ def _revise(
     slack: int,
     language: Language | None,
     options: Options,
-) -> tuple[list[int], int]:
-    """One piece revised, and the steps it took. Widths up to `slack` off its own compete."""
+) -> tuple[int, Generation]:
+    """One piece revised: its width and its answer. Widths up to `slack` off its own compete."""
     assert options.seed is not None
     widths = [width for width in range(len(piece) - slack, len(piece) + slack + 1) if width > 0]
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
@@ -221,7 +237,7 @@ def _revise(
     found = compete_widths(engine, widths, asked, lambda width, entropy: mean(entropy[:width]), KEEP)
     width, best = min(found, key=lambda each: (each[1].doubt, each[1].place))
     best.handle.won()
-    return list(best.done.tokens[:width]), sum(best.done.steps)
+    return width, best.done
 
 
 def fitted(piece: Sequence[int], width: int) -> list[int | None]:

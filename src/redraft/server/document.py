@@ -88,7 +88,8 @@ def _revised(engine: Engine, segments: Sequence[Segment], at: int, options: Opti
             instruction=revision.instruction,
             options=options,
         )
-    return {"text": done.text, "revised": done.after, "forwards": done.forwards, "seed": done.seed}
+    said = {"text": done.text, "revised": done.after, "finish": done.finish}
+    return said | {"forwards": done.forwards, "seed": done.seed}
 
 
 def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None, options: Options) -> dict[str, Any]:
@@ -117,7 +118,8 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
             )
         text, forwards, seed = done.text, forwards + done.forwards, done.seed
         candidates = [{"text": one.gap, "tokens": one.width, "score": round(one.score, 4)} for one in done.candidates]
-        found.append({"text": done.gap, "tried": done.tried, "candidates": candidates})
+        finish = "deadline" if done.answer.finish == "deadline" else "stop"
+        found.append({"text": done.gap, "finish": finish, "tried": done.tried, "candidates": candidates})
     return {"text": text, "holes": found, "forwards": forwards, "seed": seed}
 
 

@@ -75,7 +75,7 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
         ),
     )
     tokens = builder.engine.text.encode(done.after, bos=False)  # no longer than a canvas
-    answer = whole_answer(done.after, seed=done.seed, finish="stop", tokens=tokens, forwards=done.forwards)
+    answer = whole_answer(done.after, seed=done.seed, finish=done.finish, tokens=tokens, forwards=done.forwards)
     form = ChatForm(builder.engine.text)
     read = await service.on_thread(request, count_tokens, builder.engine, text)
     return reply_with(request, body, form, [answer], read)

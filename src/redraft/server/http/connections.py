@@ -12,6 +12,7 @@ out. Only if all are being answered it is closed.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import resource
 import time
@@ -26,6 +27,8 @@ from redraft.server.http.limits import HEAD_BYTES, WAITS, ServerLimits, head_too
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
+CHOSEN, CHOSEN_SEC = 64, 0.25
+"""Connections that are chosen at a time to make room, and for how long they are those to go."""
 BACKLOG, RESERVE = 128, 256
 """Connections that the system keeps waiting, and descriptors left for everything else."""
 SMALL_BYTES, MOST_SMALL = 64, 1024
@@ -63,23 +66,47 @@ class _Guard:
         self.limits, self.most = limits, room_for(limits.connections)
         self.per_address = min(limits.per_address, self.most)
         self.open: dict[_Guarded, None] = {}
+        self._counts = Counter[str]()
+        self._next = dict[str, tuple[float, list[_Guarded]]]()  # of an address: chosen when, and the last goes first
         self._sweeping = False
 
     def take(self, new: _Guarded) -> None:
         """One more; another has to go if they are too many."""
         self.open[new] = None
-        counts = Counter(one.address for one in self.open)
-        if counts[new.address] > self.per_address:
+        self._counts[new.address] += 1
+        if self._counts[new.address] > self.per_address:
             self._end_one(new, new.address)
         elif len(self.open) > self.most:
-            self._end_one(new, counts.most_common(1)[0][0])
+            self._end_one(new, max(self._counts, key=self._counts.__getitem__))
         if not self._sweeping:
             self._sweeping = True
             new.loop.call_later(SWEEP_SEC, self._sweep, new.loop)
 
+    def drop(self, one: _Guarded) -> None:
+        """One less."""
+        if one in self.open:
+            del self.open[one]
+            self._counts[one.address] -= 1
+            if not self._counts[one.address]:
+                del self._counts[one.address]
+                self._next.pop(one.address, None)
+
     def _end_one(self, new: _Guarded, address: str) -> None:
-        waiting = [one for one in self.open if one is not new and one.address == address and one.gives_way]
-        min(waiting, key=lambda one: (not one.is_refused, not one.is_idle, one.since), default=new).end()
+        """Where they come by hundreds a second, those that go are chosen some at a time: to look through all for each
+        takes milliseconds of the event loop."""
+        now = time.monotonic()
+        chosen, left = self._next.get(address, (now - CHOSEN_SEC, []))
+        if now - chosen >= CHOSEN_SEC:
+            left = []
+        while left:
+            one = left.pop()
+            if one in self.open and one.gives_way and one.since <= chosen:
+                one.end()
+                return
+        waiting = (one for one in self.open if one is not new and one.address == address and one.gives_way)
+        first = heapq.nsmallest(CHOSEN, waiting, key=lambda one: (not one.is_refused, not one.is_idle, one.since))
+        self._next[address] = now, first[:0:-1]
+        (first[0] if first else new).end()
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
@@ -128,7 +155,7 @@ class _Guarded(H11Protocol):
         self.guard.take(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.guard.open.pop(self, None)
+        self.guard.drop(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -197,5 +224,5 @@ class _Guarded(H11Protocol):
         with suppress(Exception):  # it may be closing
             if (self._begun or not self.is_idle) and not self.is_answered and not self._unsent:
                 self.transport.write(LATE)
-        self.guard.open.pop(self, None)
+        self.guard.drop(self)
         self.transport.abort()

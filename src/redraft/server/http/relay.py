@@ -79,6 +79,8 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        if scope["type"] == "websocket":  # which the server of a deployment lets in
+            await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
         name_path(scope)

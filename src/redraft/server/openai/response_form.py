@@ -22,6 +22,7 @@ class ResponseForm:
         self.form = cast(ChatForm, exchange.work.form)
         self.id, self.item = f"resp_{secrets.token_hex(16)}", f"msg_{secrets.token_hex(16)}"
         self.created, self.number = int(time.time()), -1
+        self._opened = False
 
     def whole(self) -> Json:
         """The finished response."""
@@ -44,15 +45,16 @@ class ResponseForm:
         begun = self._response("in_progress")
         yield self._event("response.created", {"response": begun})
         yield self._event("response.in_progress", {"response": begun})
-        shown = ""
+        shown, rows = "", list[Json]()
         async for _, delta in self.exchange.answers:
-            if (delta.content or delta.logprobs) and not self.form.choice.forced:
-                for event in self._said(delta.content, self._rows(delta.logprobs), opened=bool(shown)):
+            rows += self._rows(delta.logprobs)  # those of special tokens wait for a text
+            if delta.content and not self.form.choice.forced:
+                for event in self._said(delta.content, rows):
                     yield event
-                shown += delta.content
+                shown, rows = shown + delta.content, []
         whole = await self.exchange.judged(self.whole)
         for index, item in enumerate(whole["output"]):
-            of_item = self._called(index, item) if item["type"] == "function_call" else self._closed(item, shown)
+            of_item = self._called(index, item) if item["type"] == "function_call" else self._closed(item, shown, rows)
             for event in of_item:
                 yield event
         yield self._event(f"response.{whole['status']}", {"response": whole})
@@ -66,20 +68,21 @@ class ResponseForm:
         found: list[Json] = chat_logprobs(self.form.text, rows)["content"] if self.form.logprobs else []
         return found
 
-    def _said(self, text: str, rows: list[Json], *, opened: bool) -> Iterator[Json]:
-        """More of the message, which begins with this unless it is `opened`."""
-        if not opened:
+    def _said(self, text: str, rows: list[Json]) -> Iterator[Json]:
+        """More of the message."""
+        if not self._opened:
+            self._opened = True
             item = {"output_index": 0, "item": self._message("in_progress", None)}
             yield self._event("response.output_item.added", item)
             yield self._event("response.content_part.added", self._place | {"part": _part("", [])})
-        if text:
+        if text or rows:
             yield self._event("response.output_text.delta", self._place | {"delta": text, "logprobs": rows})
 
-    def _closed(self, item: Json, shown: str) -> Iterator[Json]:
-        """The end of the message, with what was not shown of it."""
+    def _closed(self, item: Json, shown: str, waiting: list[Json]) -> Iterator[Json]:
+        """The end of the message, with the text that was not shown and the rows that still wait."""
         (part,) = item["content"]
         text, rows = part["text"], part["logprobs"]
-        yield from self._said(text[len(shown) :], [] if shown else rows, opened=bool(shown))
+        yield from self._said(text[len(shown) :], waiting)
         yield self._event("response.output_text.done", self._place | {"text": text, "logprobs": rows})
         yield self._event("response.content_part.done", self._place | {"part": part})
         yield self._event("response.output_item.done", {"output_index": 0, "item": item})
