@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -53,6 +54,21 @@ def test_a_sentence_becomes_an_object(capsys: pytest.CaptureFixture[str], piped:
     piped(f"{SENTENCE}\n".encode())
     code, out, err = run(capsys, *PUZZLES, "--schema", SCHEMA, "--instruction", "record")
     assert (code, out, err) == (0, ['{"who":"Karomi","qty":417,"item":"melu"}'], "")
+
+
+def test_a_program_may_wait_for_the_answer_to_each_line() -> None:
+    """None came before 32 lines were in."""
+    words = [*PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--threads", "1", "--seed", "1", "--many"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-m", "redraft", "json", *words], stdin=pipe, stdout=pipe) as asked:
+        assert asked.stdin is not None
+        assert asked.stdout is not None
+        for _ in range(2):
+            asked.stdin.write(f"{SENTENCE}\n".encode())
+            asked.stdin.flush()
+            assert asked.stdout.readline() == b'{"who":"Karomi","qty":417,"item":"melu"}\n'
+        asked.stdin.close()
+        assert asked.wait(60) == 0
 
 
 def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]) -> None:

@@ -144,6 +144,22 @@ def test_locate_finds_a_pulled_repository(tmp_path: Path, monkeypatch: pytest.Mo
     assert locate("owner/model") == snapshot
 
 
+def test_what_was_pulled_before_stays_until_a_newer_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's client names the newest commit before it has a byte of it, and then a disk may be full."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    snapshot = cached(tmp_path, "config.json", SINGLE)
+    (tmp_path / "models--owner--model/refs/main").write_text("f" * 40)
+    assert locate("owner/model") == snapshot
+    newer = snapshot.parent / ("f" * 40)
+    newer.mkdir()
+    (newer / SINGLE).touch()
+    assert locate("owner/model") == snapshot
+    (newer / "config.json").touch()  # it comes last
+    assert locate("owner/model") == newer
+
+
 def test_locate_asks_to_pull_what_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(WeightsError, match="run: redraft pull owner/model"):

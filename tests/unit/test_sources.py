@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from redraft.tune.base import read_base
 from redraft.tune.data import Feed
 from redraft.tune.recipe import Recipe, read_recipe
 from redraft.tune.sources import Conversation, FolderSource, GeneratorSource, Passage, RowsSource
+from redraft.weights.source import SINGLE, locate
 
 RECIPE = """
 name = "own"
@@ -59,7 +61,7 @@ CHAT = {
 
 def test_both_forms_of_a_row_are_read_with_their_line(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b"}, CHAT)
-    path.write_text(path.read_text() + "\n  \n")
+    path.write_text("\ufeff" + path.read_text() + "\n  \n")  # as some editors begin a file
     source = RowsSource(path, held_out=0)
     found = {sample.where: sample for sample in source.samples(0, 40) if isinstance(sample, Conversation)}
     assert sorted(found) == [f"{path}, line 1", f"{path}, line 2"]
@@ -242,6 +244,25 @@ def test_files_are_held_out_by_their_text(tmp_path: Path) -> None:
         RowsSource(rows, held_out=1)
 
 
+def test_a_folder_that_cannot_be_read_is_no_folder_without_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three quarters of the data were missing, without a word."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("melu")
+    (tmp_path / "b.txt").write_text("Karomi")
+    plain = os.scandir
+
+    def scan(path: Any) -> Any:
+        if Path(path).name == "in":
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(RecipeError, match="in cannot be read: Permission denied"):
+        FolderSource(tmp_path, held_out=0)
+
+
 # -- generators --------------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +277,59 @@ def test_a_generator_is_called_with_split_and_seed(tmp_path: Path) -> None:
     assert isinstance(other, Conversation)
     assert [m["content"] for m in one.messages] == ["train", "7"]
     assert other.messages[0]["content"] == "held_out"
+
+
+def test_a_generators_file_may_have_dataclasses(tmp_path: Path) -> None:
+    """They look for the module that they are of."""
+    (tmp_path / "make.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n"
+        "def rows(split, seed):\n    while True:\n        yield {'prompt': 'p', 'response': str(A(seed).a)}\n"
+    )
+    (one,) = GeneratorSource(f"{tmp_path}/make.py:rows").samples(7, 1)
+    assert isinstance(one, Conversation)
+    assert one.messages[1]["content"] == "7"
+
+
+# -- what a run depends on ---------------------------------------------------------------------------------------------
+
+
+def test_files_of_one_name_in_several_stages_are_told_apart(tmp_path: Path) -> None:
+    """A run went on with other rows, where a later stage had a file of the same name."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_rows(tmp_path / folder / "rows.jsonl", {"prompt": folder, "response": "b"})
+    stage = f'held_out = 0\n[[stages]]\nfrom_step = 1\n[stages.data]\nfiles = {{ "{tmp_path}/b/rows.jsonl" = 1.0 }}'
+    data = f'files = {{ "{tmp_path}/a/rows.jsonl" = 1.0 }}\n{stage}\nheld_out = 0'
+
+    def digests(step: int) -> dict[str, str]:
+        found = recipe(tmp_path, data)
+        return Feed(found, read_base(found, tmp_path)).digests(step)
+
+    early, late = digests(1), digests(2)
+    assert early["rows.jsonl"] == late["rows.jsonl before step 1"] != late["rows.jsonl"]
+    write_rows(tmp_path / "a/rows.jsonl", {"prompt": "c", "response": "b"})
+    changed = digests(2)
+    assert changed["rows.jsonl"] == late["rows.jsonl"]
+    assert changed["rows.jsonl before step 1"] != late["rows.jsonl before step 1"]
+
+
+@pytest.mark.parametrize(("name", "counts"), [("tokenizer.json", (True, True)), (SINGLE, (False, True))])
+def test_a_run_depends_on_its_start(tmp_path: Path, name: str, counts: tuple[bool, bool]) -> None:
+    """One with adapters went on, on weights that were others; one without has its weights in its state."""
+    start = Path(shutil.copytree(locate("nano-sudoku"), tmp_path / "start"))
+    write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b"})
+
+    def digests(lora: str) -> dict[str, str]:
+        data = f'files = {{ "{tmp_path}/rows.jsonl" = 1.0 }}\nheld_out = 0\n{lora}'
+        (tmp_path / "own.toml").write_text(RECIPE.format(data=data).replace("nano-sudoku", str(start)))
+        found = read_recipe(tmp_path / "own.toml")
+        return Feed(found, read_base(found, tmp_path)).digests(0)
+
+    kinds = ("", "[lora]\nrank = 2\nalpha = 4.0")
+    before = [digests(lora) for lora in kinds]
+    whole = (start / name).read_bytes()
+    (start / name).write_bytes(whole[:-9] + bytes(9) if name == SINGLE else whole + b" ")
+    assert tuple(digests(lora) != one for lora, one in zip(kinds, before, strict=True)) == counts
 
 
 # -- rows of tokens ----------------------------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from queue import Queue
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from redraft.cli.common import (
     Commands,
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from redraft.operations.engine import Engine
 
 AT_ONCE = 32
+Line = tuple[int, bytes] | Exception | None
+"""A line of stdin and its number, what reading met, or the end."""
 
 EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
 which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
@@ -155,10 +160,13 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     from redraft.engine.request import Request
     from redraft.operations.generate import attempts
 
-    failed, taken = 0, deque[Request | RedraftError]()
-    engine.loop.start()  # requests run while this thread waits for stdin
+    failed, taken, lines = 0, deque[Request | RedraftError](), Queue[Line](AT_ONCE)
+    # On a thread, so that an answer waits for no further line.
+    threading.Thread(target=_read_lines, args=(_own_stdin(), lines), daemon=True).start()
+    each = _noted(_requests(asker, lines), taken)
+    engine.loop.start()  # requests run while this thread waits for a line
     try:
-        for number, found in enumerate(attempts(engine, _noted(_requests(asker), taken), at_once=AT_ONCE)):
+        for number, found in enumerate(attempts(engine, each, at_once=AT_ONCE, ready=lambda: not lines.empty())):
             request = taken.popleft()
             if isinstance(found, RedraftError) or isinstance(request, RedraftError):
                 failed += 1
@@ -178,20 +186,38 @@ def _noted(each: Iterator[Request | RedraftError], taken: deque[Request | Redraf
         yield one
 
 
-def _requests(asker: Asker) -> Iterator[Request | RedraftError]:
-    """The request of every line of stdin, or what is wrong with the line; one that is too long is the last."""
-    lines = numbered_lines(sys.stdin.buffer, "stdin")
-    while True:
+def _own_stdin() -> BinaryIO:
+    """stdin, read apart: a program cannot end well while a thread waits in Python's own."""
+    with suppress(OSError, AttributeError):  # what stands for it in a program has no number
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    return sys.stdin.buffer
+
+
+def _read_lines(file: BinaryIO, lines: Queue[Line]) -> None:
+    """Every line, and then None, or what reading met."""
+    try:
+        for line in numbered_lines(file, "stdin"):
+            lines.put(line)
+        lines.put(None)
+    except Exception as error:  # who waits for a line has to learn of it, whatever it is
+        lines.put(error)
+
+
+def _requests(asker: Asker, lines: Queue[Line]) -> Iterator[Request | RedraftError]:
+    """The request of every line, or what is wrong with the line; one that is too long is the last."""
+    while isinstance(line := lines.get(), tuple):
         try:
-            number, raw = next(lines)
+            number, raw = line
             text = decoded(raw, "it").strip()
             if not text:
                 raise RequestError("it is empty; some text is needed")
             yield asker(text, number - 1)
-        except StopIteration:
-            return
         except RedraftError as error:
             yield error
+    if isinstance(line, RedraftError):
+        yield line
+    elif line is not None:
+        raise line
 
 
 def _line(

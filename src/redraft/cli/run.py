@@ -17,6 +17,7 @@ from redraft.cli.backend import backend_of
 from redraft.cli.common import Commands, command, load_engine, note, print_json
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.cli.rows import Done, Row, RowAnswer
@@ -62,7 +63,6 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
     from redraft.cli.datasets import needs_ray
-    from redraft.errors import RequestError
 
     on_ray = wants_ray(arguments)
     for name in () if on_ray else (arguments.source, arguments.target):
@@ -223,5 +223,8 @@ def count_rows(path: Path) -> int:
     """Rows of a file."""
     from redraft.cli.rows import rows_of
 
-    with path.open("rb") as file:
-        return sum(1 for _ in rows_of(file))
+    try:
+        with path.open("rb") as file:
+            return sum(1 for _ in rows_of(file))
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -108,9 +108,10 @@ def map_requests(
     """Answers in the order of the requests, up to `at_once` of them running side by side.
 
     Requests are taken from the iterable as room appears, so memory is bounded however long it is; a full queue is
-    waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1 and for one text in place
-    of several; as `generate` when the turn of the request comes that failed; and what the iterable raises, once those
-    before it are answered.
+    waited for. The next request is asked for before the first answer is there, up to `at_once` of them, so an iterable
+    that waits for an answer before it gives another needs an `at_once` of 1. `progress` shows a bar on stderr. Raises
+    RequestError for `at_once` below 1 and for one text in place of several; as `generate` when the turn of the request
+    comes that failed; and what the iterable raises, once those before it are answered.
     """
     if isinstance(requests, str | bytes):
         raise RequestError("the requests are one text; pass a list of them")
@@ -124,14 +125,21 @@ def map_requests(
             yield found
 
 
-def attempts(engine: Core, requests: Iterable[Asked], *, at_once: int = 32) -> Iterator[Generation | RedraftError]:
-    """As `map_requests`, with errors in the place of the answers that failed; one among the requests stays as it is."""
+def attempts(
+    engine: Core, requests: Iterable[Asked], *, at_once: int = 32, ready: Callable[[], bool] = lambda: True
+) -> Iterator[Generation | RedraftError]:
+    """As `map_requests`, with errors in the place of the answers that failed; one among the requests stays as it is.
+    While some run, another is only asked for if it is `ready`."""
     broken: list[Exception] = []
     source, running, jobs = _until_broken(requests, broken), deque[_Job](), dict[Handle, _Job]()
     inbox: Inbox[Handle] = Inbox()
     try:
         while True:
-            for request in islice(source, at_once - len(running)):
+            while len(running) < at_once and (not running or ready()):
+                taken = [*islice(source, 1)]
+                if not taken:
+                    break
+                (request,) = taken
                 running.append(job := _Job())
                 with job.failing():
                     if isinstance(request, RedraftError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, read_config
@@ -30,6 +31,8 @@ from redraft.weights.plan import packed_matrices
 from redraft.weights.save import save_model
 from redraft.weights.source import TEXT_FILES, WeightSource, locate
 from redraft.weights.vision import stored_tensors
+
+SAMPLE_BYTES, SAMPLES = 1 << 16, 64
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,25 @@ class Base:
     def images(self) -> ImageConfig | None:
         """How the start reads images; None if it reads text alone."""
         return images_of(self.folder if self.recipe.model is None else None, self.config)
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """What the start holds that every step depends on, by name: its tokenizer and configs, and where they stay as
+        they are, its weights, of which a sample stands for all."""
+        if self.folder is None:
+            return {}
+        files = [self.folder / name for name in (*STARTED, "config.json")]
+        files += sorted(self.folder.glob("*.safetensors")) if self.recipe.lora is not None else []
+        whole = blake2b(digest_size=16)
+        for path in files:
+            if path.is_file():
+                size = path.stat().st_size
+                whole.update(f"{path.name} {size}\n".encode())
+                with path.open("rb") as file:
+                    for at in range(0, size, max(SAMPLE_BYTES, size // SAMPLES)):
+                        file.seek(at)
+                        whole.update(file.read(SAMPLE_BYTES))
+        return {f"the start {self.recipe.start}": whole.hexdigest()}
 
     @property
     def trains_tower(self) -> bool:

@@ -58,11 +58,15 @@ class Feed:
         return self.pack(rows)
 
     def digests(self, step: int) -> dict[str, str]:
-        """What the files hold from which the first `step` steps are drawn, and of which probes are, by name."""
+        """What the files hold from which the first `step` steps are drawn, and of which probes are, by name; and what
+        the start holds."""
         reached = [stage.from_step for stage in self.recipe.stages if stage.from_step < step]
-        found = dict[str, str]()
-        for feed in (self, *map(self._stage, reached)):
-            found |= {name: source.digest for name, source in feed.named() if source.digest}
+        found = dict(self.base.digests)
+        for begins in (0, *reached):
+            for name, source in (self._stage(begins) if begins else self).named():
+                if source.digest and found.get(name, source.digest) != source.digest:  # another file of that name
+                    found[f"{name} before step {begins}"] = found[name]
+                found |= {name: source.digest} if source.digest else {}
         return found
 
     def named(self) -> Iterator[tuple[str, SampleSource]]:

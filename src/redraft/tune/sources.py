@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -213,8 +214,8 @@ class FolderSource:
         whole = blake2b(digest_size=16)
         if not folder.is_dir():
             raise RecipeError(f"{folder} is not a folder; [data] folders names folders of text files")
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+        for path in sorted(_files_in(folder)):
+            if path.is_file():
                 text = _text(path)
                 whole.update(os.fsencode(path.relative_to(folder)) + b"\0" + text.encode() + b"\0")
                 if text:
@@ -245,6 +246,17 @@ class FolderSource:
         return Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}")
 
 
+def _files_in(folder: Path) -> Iterator[Path]:
+    """All that are not hidden. Raises RecipeError for a folder that cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise RecipeError(f"{error.filename} cannot be read: {error.strerror}; the texts in it would be missing")
+
+    for inside, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(inside, name) for name in names if not name.startswith("."))
+
+
 def _text(path: Path) -> str:
     try:
         if (size := path.stat().st_size) > MOST_FILE_BYTES:
@@ -257,7 +269,7 @@ def _text(path: Path) -> str:
 def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
     """One line of a JSON-lines file in a folder. Raises RecipeError that begins with `where`."""
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise RecipeError(f"{where}: not UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
@@ -341,13 +353,15 @@ def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     path = shipped(Path(file))
     if not colon or not path.is_file():
         raise RecipeError(f'[data] generator {place!r} names no file; write "file.py:function"')
-    spec = importlib.util.spec_from_file_location("redraft_generator", path)
+    spec = importlib.util.spec_from_file_location(f"redraft_generator_{_digest(bytes(path.resolve())):x}", path)
     if spec is None or spec.loader is None:
         raise RecipeError(f"[data] generator {file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a dataclass looks for its module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # as above
+        del sys.modules[spec.name]
         raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):

@@ -47,7 +47,8 @@ _REFUSED = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT}
 def pull(name: str, *, progress: bool = True) -> Path:
     """Fetch the checkpoint of repository `name` into the Hugging Face cache (HF_HOME) and return its folder.
 
-    Files already there are not fetched again. `progress` draws the hub client's bars on stderr.
+    Files already there are not fetched again, and until all are there an earlier snapshot stays the model of that name.
+    `progress` draws the hub client's bars on stderr.
 
     Raises WeightsError for a name that is not a repository, or one that is private, gated or without safetensors
     weights; RunError for a disk with too little room, before fetching if sizes are known, and for a failing network.
@@ -146,7 +147,8 @@ def _cleared(name: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     ours = is_free(folder) and not (folder / "blobs").is_symlink()  # which may lead to a folder of others
     for half in folder.glob("blobs/*.incomplete") if ours else ():
-        half.unlink(missing_ok=True)
+        with suppress(OSError):  # another user's, in a cache that is shared
+            half.unlink(missing_ok=True)
     with ExitStack() as held:
         with suppress(RequestError):
             held.enter_context(alone(folder, folder))

@@ -141,12 +141,22 @@ def _cached(name: str) -> Path:
     from huggingface_hub import try_to_load_from_cache  # 0.2 s to import, and only repository names need it
 
     found = try_to_load_from_cache(name, "config.json")
-    folder = Path(found).parent if isinstance(found, str) else None
+    folder = Path(found).parent if isinstance(found, str) else _pulled_before(name)
     if folder is None:
         raise WeightsError(f"{name!r} is neither a folder nor in the local cache; run: redraft pull {name}")
     if not has_weights(folder):
         raise WeightsError(f"{name!r} is only partly in the local cache, without weights; run: redraft pull {name}")
     return folder
+
+
+def _pulled_before(name: str) -> Path | None:
+    """The newest whole snapshot, where the one that the hub named last is not: a pull of it was cut off, or goes on."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+    whole = [path for path in folder.glob("snapshots/*/config.json") if path.is_file() and has_weights(path.parent)]
+    return max(whole, key=lambda path: path.lstat().st_mtime).parent if whole else None
 
 
 def _read_headers(folder: Path) -> dict[str, Stored]:
