@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 49_180, TESTS: 34_810}
+WHOLE_WALLS = {SOURCE: 49_240, TESTS: 35_040}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_910,
+    "core": 10_860,
     "images": 840,
     "model/gpu": 2_020,
-    "weights": 3_565,
-    "constraints": 6_860,
+    "weights": 3_580,
+    "constraints": 6_890,
     "tasks": 2_790,
-    "tune": 4_390,
+    "tune": 4_410,
     "measure": 2_770,
-    "server": 6_450,
-    "operations": 2_260,
+    "server": 6_490,
+    "operations": 2_280,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_140,
+    "cli": 5_160,
 }
 
 
