@@ -340,6 +340,7 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
         (["inspect", "--memory", "nan"], "--memory is nan"),
         (["verify", "--steps", "0"], "steps is 0"),
         (["pull", "not-a-repository"], "not-a-repository"),
+        (["tune", "nano", "--out", ""], "the name is empty; give a folder"),
     ],
 )
 def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Captured) -> None:

@@ -31,9 +31,14 @@ def test_every_tool_gets_the_address_and_the_model(shell: Shell, tool: str) -> N
 
 
 @pytest.mark.parametrize("tool", ["llm", "continue", "aider"])
-def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str) -> None:
-    main(["connect", tool])
-    assert yaml.safe_load(capsys.readouterr().out)
+@pytest.mark.parametrize("name", ["nano", "my model: v2 #3", "1.5", "Null", '"', "-", "é𝄞"])
+def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str, name: str) -> None:
+    main(["connect", tool, f"--name={name}"])
+    said = yaml.safe_load(capsys.readouterr().out)
+    found = (
+        said["models"][0]["model"] if tool == "continue" else said["model"] if tool == "aider" else said[0]["model_id"]
+    )
+    assert found == (f"openai/{name}" if tool == "aider" else name)
 
 
 def test_the_lines_of_continue_are_a_whole_file(capsys: Captured) -> None:

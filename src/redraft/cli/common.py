@@ -120,6 +120,13 @@ def show(line: str, *, last: bool) -> None:
 MANY_ELEMENTS = 100_000_000
 
 
+def new_folder(text: str) -> Path:
+    """A folder to write. An empty name would be the one that somebody happens to be in."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give a folder")
+    return Path(text)
+
+
 def prompt_flags(parser: argparse.ArgumentParser, text: str, what: str = "prompt") -> None:
     """A prompt, or `what` else it is, as a word or a file, and whether it goes through the chat template."""
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=f'{text}; "-" or nothing reads stdin')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ examples:
   redraft connect openai
   redraft connect llm >> ~/.config/io.datasette.llm/extra-openai-models.yaml
   redraft connect continue --url http://gpu.lan:8642 --name my-model"""
+
+OTHER_THAN_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+"""Words of YAML."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _yaml(text: str) -> str:
+    """A text as YAML reads it: as it is, or in quotes where it would be something else."""
+    plain = re.fullmatch(r"[A-Za-z][\w./-]*", text, re.ASCII) and text.lower() not in OTHER_THAN_TEXT
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
 def _llm(place: Address) -> str:
-    return f"""- model_id: {place.name}
-  model_name: {place.name}
+    return f"""- model_id: {_yaml(place.name)}
+  model_name: {_yaml(place.name)}
   api_base: {place.base}
   supports_schema: true"""
 
 
 def _aider(place: Address) -> str:
-    return f"openai-api-base: {place.base}\nopenai-api-key: none\nmodel: openai/{place.name}"
+    return f"openai-api-base: {place.base}\nopenai-api-key: none\nmodel: {_yaml(f'openai/{place.name}')}"
 
 
 def _continue(place: Address) -> str:
@@ -88,12 +98,12 @@ schema: v1
 models:
   - name: redraft
     provider: openai
-    model: {place.name}
+    model: {_yaml(place.name)}
     apiBase: {place.base}
     roles: [chat, edit, apply]
   - name: redraft infill
     provider: mistral
-    model: {place.name}
+    model: {_yaml(place.name)}
     apiBase: {place.base}/
     roles: [autocomplete]"""
 

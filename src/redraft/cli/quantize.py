@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, print_json, show
+from redraft.cli.common import Commands, command, new_folder, print_json, show
 from redraft.cli.flags import named_model, need_model
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def add(commands: Commands) -> None:
     parser = command(commands, "quantize", "write a checkpoint in fewer bits", run, epilog=EPILOG)
     named_model(parser, "a checkpoint that is not quantized", default=None)
     parser.add_argument("--plan", required=True, metavar="NAME", help="which matrices in which format; see below")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
+    parser.add_argument("--out", type=new_folder, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument("--eval", type=int, metavar="N", help="then score both on N held-out examples a task")
     parser.add_argument(
         "--task", action="append", metavar="NAME", help="a task of --eval; repeatable (default: as of redraft eval)"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, note, print_json, progress, show
+from redraft.cli.common import Commands, command, new_folder, note, print_json, progress, show
 from redraft.errors import RedraftError, RequestError
 from redraft.files import recipes
 
@@ -40,7 +40,8 @@ def add(commands: Commands) -> None:
     names = ", ".join(sorted(path.stem for path in recipes().glob("*.toml")))
     parser = command(commands, "tune", "train a model from a recipe", run, epilog=EPILOG)
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"a TOML file, or one of the package: {names}")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where checkpoint, log and state go")
+    out = "where checkpoint, log and state go"
+    parser.add_argument("--out", type=new_folder, required=True, metavar="FOLDER", help=out)
 
 
 def run(arguments: argparse.Namespace) -> int:
