@@ -340,7 +340,6 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
         (["inspect", "--memory", "nan"], "--memory is nan"),
         (["verify", "--steps", "0"], "steps is 0"),
         (["pull", "not-a-repository"], "not-a-repository"),
-        (["tune", "nano", "--out", ""], "the name is empty; give a folder"),
     ],
 )
 def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Captured) -> None:
@@ -366,6 +365,7 @@ def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Cap
         (["json", "--seeed", "1", "a text"], "unknown flag --seeed; did you mean '--seed'? See"),
         (["json", "--shema", "who", "a text"], "unknown flag --shema; did you mean '--schema'? See"),
         (["frobnicate"], "no verb 'frobnicate'"),
+        (["tune", "nano", "--out", ""], "--out: the name is empty; give a folder"),
     ],
 )
 def test_a_word_that_the_parser_refuses_is_named(words: list[str], said: str, capsys: Captured) -> None:
