@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redraft.constraints.compile import regex
-from redraft.constraints.isolated import isolated
+from redraft.constraints.isolated import Helper, isolated
 
 
 def test_a_library_that_lies_where_only_the_caller_looks_is_found(
@@ -26,6 +26,15 @@ def test_a_library_that_lies_where_only_the_caller_looks_is_found(
     command = isolated("import json, some_library, sys; print(some_library.value, sys.argv[1:])", "some_library", 5, 6)
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("7 ['5', '6']\n", "", 0)
+
+
+def test_all_tries_of_a_question_have_one_time() -> None:
+    """One that ended its process had the whole time again in the next, while others waited for it."""
+    dies = "import os, time\ndef answer(asked):\n    time.sleep(asked)\n    asked and os.kill(os.getpid(), 9)\n    return 1\n"
+    helper = Helper(dies, "json", 9, 1 << 30)
+    assert helper.ask(b"0", 9.0) == b"1\n"
+    assert helper.ask(b"2", 3.0) is None
+    helper.end()
 
 
 def test_regular_expressions_share_a_process_and_outlive_it() -> None:

@@ -156,8 +156,21 @@ def test_what_was_pulled_before_stays_until_a_newer_one_is_whole(
     newer.mkdir()
     (newer / SINGLE).touch()
     assert locate("owner/model") == snapshot
+    others = snapshot.parent / ("e" * 40)  # another program has fetched a part of it
+    others.mkdir()
+    (others / "config.json").touch()
+    (others / INDEX).write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
+    assert locate("owner/model") == snapshot
     (newer / "config.json").touch()  # it comes last
     assert locate("owner/model") == newer
+    (tmp_path / "models--owner--model/refs/main").unlink()
+    with pytest.raises(WeightsError, match="run: redraft pull owner/model"):
+        locate("owner/model")
+
+
+def test_a_name_that_the_hub_refuses_is_no_model() -> None:
+    with pytest.raises(WeightsError, match=r"no model 'a/b\.\.c'"):
+        locate("a/b..c")
 
 
 def test_locate_asks_to_pull_what_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,29 +68,30 @@ class Helper:
         self._owner, self._owes = os.getpid(), False
 
     def ask(self, question: bytes, seconds: float) -> bytes | None:
-        """The answer; None if a process had none in so many seconds, or no memory for it. Of one thread at a time.
+        """The answer; None if there was none in so many seconds of all tries, or no memory. Of one thread at a time.
 
         Raises BusyError where somebody else, such as a system that is out of memory, ends TRIES processes."""
         assert b"\n" not in question, "a question is a line"
         if self._owes:  # an interrupt came before an answer, which would be taken for that to this question
             self.end()
+        left = seconds
         for _ in range(TRIES):
             used, self._owes = self._owner == os.getpid() and self._process is not None, True
-            found = self._answer(question, seconds)
+            process = self._running()
+            began = time.monotonic()
+            found = None if process is None else self._answer(process, question, began + left)
+            left -= time.monotonic() - began
             if found:
                 self._owes = False
                 return found
             was_ended = found is not None and self._was_ended()
             self.end()
             # One that has answered before may have kept memory of earlier questions.
-            if found is None or not (used or was_ended):
+            if found is None or left <= 0 or not (used or was_ended):
                 return None
         raise BusyError(f"something ended {TRIES} processes that worked on a constraint; try again soon")
 
-    def _answer(self, question: bytes, seconds: float) -> bytes | None:
-        process, until = self._running(), time.monotonic() + seconds
-        if process is None:
-            return None
+    def _answer(self, process: subprocess.Popen[bytes], question: bytes, until: float) -> bytes | None:
         try:
             return _line(process, until) if _write(process, question + b"\n", until) else None
         except BrokenPipeError:

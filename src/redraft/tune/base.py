@@ -32,7 +32,7 @@ from redraft.weights.save import save_model
 from redraft.weights.source import TEXT_FILES, WeightSource, locate
 from redraft.weights.vision import stored_tensors
 
-SAMPLE_BYTES, SAMPLES = 1 << 16, 64
+SAMPLE_BYTES, SAMPLES = 1 << 20, 256
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,25 @@ class Base:
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """What the start holds that every step depends on, by name: its tokenizer and configs, and where they stay as
-        they are, its weights, of which a sample stands for all."""
+        """What the start holds, by its name: a state has only the weights that are trained, and the rest is read from
+        there again. Of a large file samples stand for all. Raises RecipeError for a file that cannot be read."""
         if self.folder is None:
             return {}
-        files = [self.folder / name for name in (*STARTED, "config.json")]
-        files += sorted(self.folder.glob("*.safetensors")) if self.recipe.lora is not None else []
+        files = [
+            *(self.folder / name for name in (*STARTED, "config.json")),
+            *sorted(self.folder.glob("*.safetensors")),
+        ]
         whole = blake2b(digest_size=16)
-        for path in files:
-            if path.is_file():
+        try:
+            for path in filter(Path.is_file, files):
                 size = path.stat().st_size
                 whole.update(f"{path.name} {size}\n".encode())
                 with path.open("rb") as file:
                     for at in range(0, size, max(SAMPLE_BYTES, size // SAMPLES)):
                         file.seek(at)
                         whole.update(file.read(SAMPLE_BYTES))
+        except OSError as error:
+            raise RecipeError(f"{error.filename} of the start cannot be read: {error.strerror}") from None
         return {f"the start {self.recipe.start}": whole.hexdigest()}
 
     @property

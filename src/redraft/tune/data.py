@@ -63,10 +63,11 @@ class Feed:
         reached = [stage.from_step for stage in self.recipe.stages if stage.from_step < step]
         found = dict(self.base.digests)
         for begins in (0, *reached):
-            for name, source in (self._stage(begins) if begins else self).named():
-                if source.digest and found.get(name, source.digest) != source.digest:  # another file of that name
-                    found[f"{name} before step {begins}"] = found[name]
-                found |= {name: source.digest} if source.digest else {}
+            named = [
+                (name, one.digest) for name, one in (self._stage(begins) if begins else self).named() if one.digest
+            ]
+            found |= dict(named)  # all that older states have: the last one's, where several stages have such a name
+            found |= {f"{name} from step {begins}": digest for name, digest in named if reached}
         return found
 
     def named(self) -> Iterator[tuple[str, SampleSource]]:

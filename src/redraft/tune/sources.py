@@ -353,15 +353,17 @@ def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     path = shipped(Path(file))
     if not colon or not path.is_file():
         raise RecipeError(f'[data] generator {place!r} names no file; write "file.py:function"')
-    spec = importlib.util.spec_from_file_location(f"redraft_generator_{_digest(bytes(path.resolve())):x}", path)
+    known = f"redraft_generator_{_digest(bytes(path.resolve()) + path.read_bytes()):x}"
+    spec = importlib.util.spec_from_file_location(known, path)
     if spec is None or spec.loader is None:
         raise RecipeError(f"[data] generator {file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where a dataclass looks for its module
+    module = sys.modules.get(known) or importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        if known not in sys.modules:  # another function of the file may have been asked for
+            sys.modules[known] = module  # where a dataclass looks for its module
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # as above
-        del sys.modules[spec.name]
+        sys.modules.pop(known, None)
         raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):

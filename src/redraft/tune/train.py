@@ -128,6 +128,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
     """
     with TemporaryDirectory() as made:
         base = read_base(recipe, Path(made))
+        _ = base.digests  # of what has been read, not of what stands there when the state is kept
         feed = Feed(recipe, base)
         state = restore(recipe, base, out / FILE, world, feed)
         feed.look_ahead(state.step)

@@ -140,8 +140,11 @@ def _embedded(name: str) -> Path:
 def _cached(name: str) -> Path:
     from huggingface_hub import try_to_load_from_cache  # 0.2 s to import, and only repository names need it
 
-    found = try_to_load_from_cache(name, "config.json")
-    folder = Path(found).parent if isinstance(found, str) else _pulled_before(name)
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError as error:  # a name that the hub has none of
+        raise WeightsError(f"no model {name!r}: {str(error).partition(':')[0]}") from None
+    folder = Path(found).parent if isinstance(found, str) else _pulled_before(name) if found is None else None
     if folder is None:
         raise WeightsError(f"{name!r} is neither a folder nor in the local cache; run: redraft pull {name}")
     if not has_weights(folder):
@@ -155,8 +158,19 @@ def _pulled_before(name: str) -> Path | None:
     from huggingface_hub.file_download import repo_folder_name
 
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
-    whole = [path for path in folder.glob("snapshots/*/config.json") if path.is_file() and has_weights(path.parent)]
+    named = folder / "refs/main"
+    configs = folder.glob("snapshots/*/config.json") if named.is_file() and named.read_text().strip() else ()
+    whole = [path for path in configs if path.is_file() and _is_whole(path.parent)]
     return max(whole, key=lambda path: path.lstat().st_mtime).parent if whole else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all weights are there that a folder should hold: other programs fetch a config before them."""
+    if not (folder / INDEX).is_file():
+        return (folder / SINGLE).is_file()
+    with suppress(WeightsError):
+        return all((folder / shard).is_file() for shard in _read_index(folder / INDEX).values())
+    return False
 
 
 def _read_headers(folder: Path) -> dict[str, Stored]:
