@@ -30,7 +30,7 @@ def test_a_library_that_lies_where_only_the_caller_looks_is_found(
 
 def test_all_tries_of_a_question_have_one_time() -> None:
     """One that ended its process had the whole time again in the next, while others waited for it."""
-    dies = "import os, time\ndef answer(asked):\n    time.sleep(asked)\n    asked and os.kill(os.getpid(), 9)\n    return 1\n"
+    dies = "import os, time\ndef answer(asked):\n time.sleep(asked)\n asked and os.kill(os.getpid(), 9)\n return 1\n"
     helper = Helper(dies, "json", 9, 1 << 30)
     assert helper.ask(b"0", 9.0) == b"1\n"
     assert helper.ask(b"2", 3.0) is None
