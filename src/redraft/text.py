@@ -369,6 +369,7 @@ def _named_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer, config: Che
     for key, value in {**settings, **(extra if isinstance(extra, dict) else {})}.items():
         token = value.get("content") if isinstance(value, dict) else value
         if key.endswith("_token") and isinstance(token, str):
+            # The library cannot take half a surrogate pair.
             is_text = not any("\ud800" <= one <= "\udfff" for one in token)
             if not is_text or tokenizer.token_to_id(token) is None:
                 raise TextError(f"{_CONFIG_FILE}: {key} is {token!r}, which tokenizer.json does not have")

@@ -23,10 +23,10 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_770,
     "server": 6_490,
-    "operations": 2_280,
+    "operations": 2_290,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_160,
+    "cli": 5_180,
 }
 
 

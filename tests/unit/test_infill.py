@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from tests.helpers import listen
 
+from redraft.cli.file_lines import read_lines
+from redraft.cli.infill import show
 from redraft.engine.events import Draft, Event
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.scope import CancelScope, Observer, Submitted
@@ -227,6 +231,21 @@ def test_an_edit_that_the_time_cut_says_so(
     cut = engine.edit(text, (0, 14), seed=1, options=Options(deadline_sec=3.0), **more)
     assert cut.finish == "deadline"
     assert 0 < cut.forwards < 4
+    gap = engine.infill("Send ", " melu.", width=4, heal=False, seed=1, options=Options(deadline_sec=3.0))
+    assert gap.finish == "deadline"
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_no_draft_is_written_over_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_cut: bool) -> None:
+    """An edit that --deadline had cut was, without a word."""
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+    source = read_lines(f"{path}:1", to_write=True)
+    assert show(source, b"two\n", {}, Namespace(json=True, write=True), is_cut=is_cut) == is_cut
+    assert path.read_text() == ("one\n" if is_cut else "two\n")
+    said = capsys.readouterr()
+    assert json.loads(said.out)["written"] is not is_cut
+    assert ("before the new text had settled, so nothing is written" in said.err) is is_cut
 
 
 def test_an_instruction_with_a_width_or_a_condition_keeps_to_it(engine: Engine) -> None:

@@ -315,14 +315,13 @@ def test_files_of_one_name_in_several_stages_are_told_apart(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", SINGLE])
-@pytest.mark.parametrize("lora", ["", "[lora]\nrank = 2\nalpha = 4.0"])
-def test_a_run_depends_on_its_start(tmp_path: Path, name: str, lora: str) -> None:
+def test_a_run_depends_on_its_start(tmp_path: Path, name: str) -> None:
     """It went on, on weights that were others: a state has only those that are trained."""
     start = Path(shutil.copytree(locate("nano-sudoku"), tmp_path / "start"))
     write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b"})
 
     def digests() -> dict[str, str]:
-        data = f'files = {{ "{tmp_path}/rows.jsonl" = 1.0 }}\nheld_out = 0\n{lora}'
+        data = f'files = {{ "{tmp_path}/rows.jsonl" = 1.0 }}\nheld_out = 0'
         (tmp_path / "own.toml").write_text(RECIPE.format(data=data).replace("nano-sudoku", str(start)))
         found = read_recipe(tmp_path / "own.toml")
         return Feed(found, read_base(found, tmp_path)).digests(0)

@@ -629,7 +629,7 @@ def test_the_state_of_other_rows_is_refused(recipe: Recipe, tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         train(mine, out, stop_behind(4))
     path.write_text(line * 2 + line.replace("record", "others"), encoding="utf-8")
-    with pytest.raises(RecipeError, match=r"belongs to other rows: rows\.jsonl has changed; bring it back"):
+    with pytest.raises(RecipeError, match=r"belongs to other data: rows\.jsonl has changed; bring it back"):
         train(mine, out)
     path.write_text(line * 3, encoding="utf-8")
     assert steps_of(mine, out) == [4, 5, 6]

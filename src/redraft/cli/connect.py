@@ -20,8 +20,8 @@ examples:
   redraft connect llm >> ~/.config/io.datasette.llm/extra-openai-models.yaml
   redraft connect continue --url http://gpu.lan:8642 --name my-model"""
 
-OTHER_THAN_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-"""Words of YAML."""
+YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+"""Plain words that YAML 1.1 reads as a boolean or null."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _yaml(text: str) -> str:
     """A text as YAML reads it: as it is, or in quotes where it would be something else."""
-    plain = re.fullmatch(r"[A-Za-z][\w./-]*", text, re.ASCII) and text.lower() not in OTHER_THAN_TEXT
+    plain = re.fullmatch(r"[A-Za-z][\w./-]*", text, re.ASCII) and text.lower() not in YAML_WORDS
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 

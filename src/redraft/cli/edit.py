@@ -56,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
             constraint=constraint,
             options=gap_options(arguments),
         )
-    show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)
-    return 0
+    details = {key: value for key, value in asdict(done).items() if key != "data"}
+    return show(source, done.data, details, arguments, is_cut=done.finish == "deadline")

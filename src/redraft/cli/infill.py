@@ -93,20 +93,29 @@ def run(arguments: argparse.Namespace) -> int:
             heal=not arguments.no_heal,
             options=gap_options(arguments),
         )
-    gaps = [{key: value for key, value in asdict(one).items() if key not in ("data", "answer")} for one in done]
-    show(source, done[-1].data, {"gaps": gaps}, arguments)
-    return 0
+    apart = ("data", "answer")
+    gaps = [
+        {key: value for key, value in asdict(one).items() if key not in apart} | {"finish": one.finish} for one in done
+    ]
+    return show(source, done[-1].data, {"gaps": gaps}, arguments, is_cut=any(one.finish == "deadline" for one in done))
 
 
-def show(source: TextFile, data: bytes, details: dict[str, object], arguments: argparse.Namespace) -> None:
-    """Print the diff, or everything as JSON, and write if asked to: nothing, where the diff cannot be printed."""
-    diff = source.diff(data)
+def show(
+    source: TextFile, data: bytes, details: dict[str, object], arguments: argparse.Namespace, *, is_cut: bool
+) -> int:
+    """Print the diff, or everything as JSON, and write if asked to; returns the exit code. Nothing is written where the
+    diff cannot be printed, nor of a text that the time cut, which is a draft."""
+    diff, writes = source.diff(data), arguments.write and not is_cut
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
             note("the new text is the one that was there; another --seed may change it")
-    if arguments.write:
+    if writes:
         source.write(data)
         note(f"wrote {source.path}")
+    if is_cut:
+        unwritten = ", so nothing is written" if arguments.write else ""
+        note(f"the time was up before the new text had settled{unwritten}; --deadline allows for more")
     if arguments.json:
-        print_json({"file": str(source.path), "written": arguments.write, "diff": diff} | details)
+        print_json({"file": str(source.path), "written": writes, "diff": diff} | details)
+    return int(arguments.write and is_cut)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from redraft.operations.engine import Engine
 
 AT_ONCE = 32
-Line = tuple[int, bytes] | Exception | None
-"""A line of stdin and its number, what reading met, or the end."""
+Read = tuple[int, bytes] | Exception | None
+"""A line of stdin and its number; or the error that reading met; or None, the end."""
 
 EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
 which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
@@ -160,8 +160,8 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     from redraft.engine.request import Request
     from redraft.operations.generate import attempts
 
-    failed, taken, lines = 0, deque[Request | RedraftError](), Queue[Line](AT_ONCE)
-    # On a thread, so that an answer waits for no further line.
+    failed, taken, lines = 0, deque[Request | RedraftError](), Queue[Read](2)
+    # On a thread, so that an answer waits for no further line; two are held, since a line may have 64 MiB.
     threading.Thread(target=_read_lines, args=(_own_stdin(), lines), daemon=True).start()
     each = _noted(_requests(asker, lines), taken)
     engine.loop.start()  # requests run while this thread waits for a line
@@ -187,13 +187,13 @@ def _noted(each: Iterator[Request | RedraftError], taken: deque[Request | Redraf
 
 
 def _own_stdin() -> BinaryIO:
-    """stdin, read apart: a program cannot end well while a thread waits in Python's own."""
-    with suppress(OSError, AttributeError):  # what stands for it in a program has no number
+    """stdin, as a file of our own: Python cannot end well while a thread waits in `sys.stdin.buffer`."""
+    with suppress(OSError, AttributeError):  # a test's or a notebook's has no descriptor
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
     return sys.stdin.buffer
 
 
-def _read_lines(file: BinaryIO, lines: Queue[Line]) -> None:
+def _read_lines(file: BinaryIO, lines: Queue[Read]) -> None:
     """Every line, and then None, or what reading met."""
     try:
         for line in numbered_lines(file, "stdin"):
@@ -203,7 +203,7 @@ def _read_lines(file: BinaryIO, lines: Queue[Line]) -> None:
         lines.put(error)
 
 
-def _requests(asker: Asker, lines: Queue[Line]) -> Iterator[Request | RedraftError]:
+def _requests(asker: Asker, lines: Queue[Read]) -> Iterator[Request | RedraftError]:
     """The request of every line, or what is wrong with the line; one that is too long is the last."""
     while isinstance(line := lines.get(), tuple):
         try:

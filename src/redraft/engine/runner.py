@@ -85,7 +85,7 @@ class Runner:
         if not sequence.request.read_prompt:  # that needs the logits of all of it, which no kept prefix has
             sequence.read = sequence.cached = self.prefixes.load(sequence.chain, sequence.prefix)
         sequence.look()
-        return True
+        return True  # for None would be a lack of memory
 
     def share(self, giver: Sequence, taker: Sequence) -> None:
         """Give one sequence another's prefix, which must hold exactly the prompt that they have in common. Without

@@ -91,7 +91,7 @@ class Shares:
     ask for the same stay together. What a constraint takes on the host counts as rows, and those of a forward together
     take no longer than its rows may.
 
-    With a share of 64 rows, forward by forward:
+    With a share of 64 rows, forward by forward, once both have had a turn:
 
         A has a canvas of 256, B one of 64:    A B    B    B    B    A B …   A pays off what it took
         A has eight of 16, B one of 16:        AAAA B    AAAA B …

@@ -129,7 +129,7 @@ def attempts(
     engine: Core, requests: Iterable[Asked], *, at_once: int = 32, ready: Callable[[], bool] = lambda: True
 ) -> Iterator[Generation | RedraftError]:
     """As `map_requests`, with errors in the place of the answers that failed; one among the requests stays as it is.
-    While some run, another is only asked for if it is `ready`."""
+    While some run, another is only taken if it is `ready`, which is asked at the start and behind each answer."""
     broken: list[Exception] = []
     source, running, jobs = _until_broken(requests, broken), deque[_Job](), dict[Handle, _Job]()
     inbox: Inbox[Handle] = Inbox()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from redraft.constraints.language import Language
 from redraft.engine.engine import Core
 from redraft.engine.handle import Handle
-from redraft.engine.request import DEFAULTS, Generation, Options
+from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, span_language, spelt
@@ -68,6 +68,11 @@ class Infill:
     def text(self) -> str:
         """The whole text. Raises UnicodeDecodeError if the caller's own bytes are no UTF-8."""
         return self.data.decode("utf-8")
+
+    @property
+    def finish(self) -> FinishReason:
+        """As that of an Edit: "deadline" where the gap is a draft. What ends by its width has not been cut short."""
+        return "deadline" if self.answer.finish == "deadline" else "stop"
 
 
 def infill(

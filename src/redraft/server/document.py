@@ -118,8 +118,7 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
             )
         text, forwards, seed = done.text, forwards + done.forwards, done.seed
         candidates = [{"text": one.gap, "tokens": one.width, "score": round(one.score, 4)} for one in done.candidates]
-        finish = "deadline" if done.answer.finish == "deadline" else "stop"
-        found.append({"text": done.gap, "finish": finish, "tried": done.tried, "candidates": candidates})
+        found.append({"text": done.gap, "finish": done.finish, "tried": done.tried, "candidates": candidates})
     return {"text": text, "holes": found, "forwards": forwards, "seed": seed}
 
 

@@ -33,6 +33,8 @@ from redraft.weights.source import TEXT_FILES, WeightSource, locate
 from redraft.weights.vision import stored_tensors
 
 SAMPLE_BYTES, SAMPLES = 1 << 20, 256
+"""Of a file of more bytes than their product so many pieces of so many bytes stand for all."""
+CONFIGS = ("config.json", "generation_config.json")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Base:
         if self.folder is None:
             return {}
         files = [
-            *(self.folder / name for name in (*STARTED, "config.json")),
+            *(self.folder / name for name in (*STARTED, *CONFIGS)),
             *sorted(self.folder.glob("*.safetensors")),
         ]
         whole = blake2b(digest_size=16)
@@ -77,7 +79,7 @@ class Base:
                         file.seek(at)
                         whole.update(file.read(SAMPLE_BYTES))
         except OSError as error:
-            raise RecipeError(f"{error.filename} of the start cannot be read: {error.strerror}") from None
+            raise RecipeError(f"{self.folder}, the start, cannot be read: {error.strerror}") from None
         return {f"the start {self.recipe.start}": whole.hexdigest()}
 
     @property

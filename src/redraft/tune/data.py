@@ -62,12 +62,11 @@ class Feed:
         the start holds."""
         reached = [stage.from_step for stage in self.recipe.stages if stage.from_step < step]
         found = dict(self.base.digests)
-        for begins in (0, *reached):
-            named = [
-                (name, one.digest) for name, one in (self._stage(begins) if begins else self).named() if one.digest
-            ]
-            found |= dict(named)  # all that older states have: the last one's, where several stages have such a name
-            found |= {f"{name} from step {begins}": digest for name, digest in named if reached}
+        for begins, feed in {0: self, **{begins: self._stage(begins) for begins in reached}}.items():
+            named = {name: source.digest for name, source in feed.named() if source.digest}
+            found |= named  # older states have these alone: of a name that several stages have, the last
+            if reached:
+                found |= {f"{name} from step {begins}": digest for name, digest in named.items()}
         return found
 
     def named(self) -> Iterator[tuple[str, SampleSource]]:

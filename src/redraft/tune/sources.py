@@ -19,11 +19,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Protocol, runtime_checkable
 
 from redraft.errors import RecipeError, RequestError
@@ -348,22 +349,27 @@ def _is_held_out(line: bytes, one_in: int) -> bool:
     return _digest(line) % one_in == 0
 
 
+@cache
+def _module(path: Path, digest: int) -> ModuleType:
+    """A file as a module, which is run once for all functions of it. A dataclass looks for its module by name."""
+    spec = importlib.util.spec_from_file_location(f"redraft_generator_{_digest(bytes(path)):x}_{digest:x}", path)
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"[data] generator {path} is not a Python file")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     file, colon, name = place.rpartition(":")
     path = shipped(Path(file))
     if not colon or not path.is_file():
         raise RecipeError(f'[data] generator {place!r} names no file; write "file.py:function"')
-    known = f"redraft_generator_{_digest(bytes(path.resolve()) + path.read_bytes()):x}"
-    spec = importlib.util.spec_from_file_location(known, path)
-    if spec is None or spec.loader is None:
-        raise RecipeError(f"[data] generator {file} is not a Python file")
-    module = sys.modules.get(known) or importlib.util.module_from_spec(spec)
     try:
-        if known not in sys.modules:  # another function of the file may have been asked for
-            sys.modules[known] = module  # where a dataclass looks for its module
-            spec.loader.exec_module(module)
+        module = _module(path.resolve(), _digest(path.read_bytes()))
+    except RecipeError:
+        raise
     except (Exception, SystemExit) as error:  # as above
-        sys.modules.pop(known, None)
         raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):

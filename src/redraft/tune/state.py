@@ -78,10 +78,10 @@ def fingerprint(recipe: Recipe, step: int) -> str:
 
 def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) -> State:
     """The state at `path`, or the first state. Raises RecipeError for a file that is damaged, of another recipe or of
-    other rows."""
+    other data."""
     saved = _read(path, recipe) if path.exists() else None
     if saved is not None:
-        _check_rows(path, saved.get(_ROWS), feed.digests(saved["step"]))
+        _check_data(path, saved.get(_ROWS), feed.digests(saved["step"]))
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
@@ -206,12 +206,12 @@ def _unusable(path: Path, error: Exception) -> Exception:
     return RecipeError(f"{path} is damaged ({type(error).__name__}); choose another --out folder")
 
 
-def _check_rows(path: Path, then: object, now: dict[str, str]) -> None:
+def _check_data(path: Path, then: object, now: dict[str, str]) -> None:
     """Raise RecipeError if files were others when the state was saved; of some, an older state says nothing."""
     other = sorted(name for name, digest in now.items() if isinstance(then, dict) and then.get(name, digest) != digest)
     if other:
         changed = f"{', '.join(other)} has changed"
-        raise RecipeError(f"{path} belongs to other rows: {changed}; bring it back, or choose another --out folder")
+        raise RecipeError(f"{path} belongs to other data: {changed}; bring it back, or choose another --out folder")
 
 
 def _read(path: Path, recipe: Recipe) -> dict[str, Any]:

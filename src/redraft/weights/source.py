@@ -158,8 +158,8 @@ def _pulled_before(name: str) -> Path | None:
     from huggingface_hub.file_download import repo_folder_name
 
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
-    named = folder / "refs/main"
-    configs = folder.glob("snapshots/*/config.json") if named.is_file() and named.read_text().strip() else ()
+    # Without a name for the newest, a commit was fetched by its digest, and is not the model of this name.
+    configs = folder.glob("snapshots/*/config.json") if (folder / "refs/main").is_file() else ()
     whole = [path for path in configs if path.is_file() and _is_whole(path.parent)]
     return max(whole, key=lambda path: path.lstat().st_mtime).parent if whole else None
 

@@ -207,7 +207,7 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def _ask(helper: Helper, turns: Turns, question: bytes, seconds: float) -> bytes | None:
-    """The answer of a process. What compiles has it to itself; a program may also compile without a turn."""
+    """The answer of a process, which one thread at a time may ask: a program may compile on several without a turn."""
     with turns.turn(str(threading.get_ident()), counted=False):
         return helper.ask(question, seconds)
 
@@ -240,6 +240,7 @@ def answer(asked):
 """
 _QUICK, _SLOW = (Helper(_AUTOMATON, "outlines_core", MOST_SECONDS, MOST_BYTES) for _ in range(2))
 _QUICK_TURNS, _SLOW_TURNS = Turns(), Turns(around=TURNS)
+"""The quick one holds up other constraints for half a second at most, so nothing steps aside for it."""
 
 
 def _branches(pattern: str) -> list[list[str]]:

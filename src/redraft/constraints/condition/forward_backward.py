@@ -97,7 +97,7 @@ def scaled_messages(layout: EdgeLayout, weights: Weights, start: int, gates: Gat
         return Messages(live, np.log(beta), np.maximum(bias, BIAS_OF_NONE), log_total)
 
 
-class _Ahead(NamedTuple):
+class _Forwards(NamedTuple):
     """What one pass from the left has found, up to `live`, behind which all but a negligible part has ended."""
 
     live: int
@@ -113,7 +113,7 @@ class _Ahead(NamedTuple):
     """The log-weight of what follows behind `live`; None at the canvas's end."""
 
 
-def _forwards(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> _Ahead | None:
+def _forwards(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> _Forwards | None:
     """Alpha at every boundary and its scales; None where nothing is left, or too little for a float64."""
     width, end, merged, edges = len(weights), layout.automaton.end, layout.merged, layout.merged.by_target
     alpha, scale = np.zeros((width + 1, layout.automaton.states)), np.zeros(width + 1)
@@ -144,8 +144,8 @@ def _forwards(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) ->
         if (i + 1) % STRIDE == 0 and alpha[i + 1, end] > 0 and gates.end[end]:
             inside = float(alpha[i + 1, :end].sum())
             if inside == 0 or math.log(inside) - math.log(alpha[i + 1, end]) - behind[i + 1] < -NEGLIGIBLE:
-                return _Ahead(i + 1, alpha, scale, shares[: i + 1], peaks, float(behind[i + 1]))
-    return _Ahead(width, alpha, scale, shares, peaks, None)
+                return _Forwards(i + 1, alpha, scale, shares[: i + 1], peaks, float(behind[i + 1]))
+    return _Forwards(width, alpha, scale, shares, peaks, None)
 
 
 def _backwards(

@@ -94,7 +94,7 @@ def _answer(gap: Gap, engine: Engine, seed: int) -> Generation:
     return replace(
         filled.answer,
         text=gap.cut(text if stopped else text + stops.finish()),
-        finish="deadline" if filled.answer.finish == "deadline" else "stop",
+        finish=filled.finish,
         seed=seed,
         steps=(filled.forwards,),
         commits=0,

@@ -16,7 +16,7 @@ import heapq
 import json
 import resource
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import Any
 
@@ -27,8 +27,8 @@ from redraft.server.http.limits import HEAD_BYTES, WAITS, ServerLimits, head_too
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
-CHOSEN, CHOSEN_SEC = 64, 0.25
-"""Connections that are chosen at a time to make room, and for how long they are those to go."""
+CHOSEN = 64
+"""Connections that are chosen at a time to make room, until the next sweep."""
 BACKLOG, RESERVE = 128, 256
 """Connections that the system keeps waiting, and descriptors left for everything else."""
 SMALL_BYTES, MOST_SMALL = 64, 1024
@@ -67,7 +67,7 @@ class _Guard:
         self.per_address = min(limits.per_address, self.most)
         self.open: dict[_Guarded, None] = {}
         self._counts = Counter[str]()
-        self._next = dict[str, tuple[float, list[_Guarded]]]()  # of an address: chosen when, and the last goes first
+        self._chosen = defaultdict[str, list[tuple[float, _Guarded]]](list)  # by address, the last goes first
         self._sweeping = False
 
     def take(self, new: _Guarded) -> None:
@@ -89,27 +89,24 @@ class _Guard:
             self._counts[one.address] -= 1
             if not self._counts[one.address]:
                 del self._counts[one.address]
-                self._next.pop(one.address, None)
 
     def _end_one(self, new: _Guarded, address: str) -> None:
         """Where they come by hundreds a second, those that go are chosen some at a time: to look through all for each
-        takes milliseconds of the event loop."""
-        now = time.monotonic()
-        chosen, left = self._next.get(address, (now - CHOSEN_SEC, []))
-        if now - chosen >= CHOSEN_SEC:
-            left = []
+        takes milliseconds of the event loop. One that has begun something new since then stays."""
+        left = self._chosen[address]
         while left:
-            one = left.pop()
-            if one in self.open and one.gives_way and one.since <= chosen:
+            since, one = left.pop()
+            if one in self.open and one.gives_way and one.since == since:
                 one.end()
                 return
         waiting = (one for one in self.open if one is not new and one.address == address and one.gives_way)
         first = heapq.nsmallest(CHOSEN, waiting, key=lambda one: (not one.is_refused, not one.is_idle, one.since))
-        self._next[address] = now, first[:0:-1]
+        left += [(one.since, one) for one in reversed(first[1:])]
         (first[0] if first else new).end()
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
+        self._chosen.clear()  # others may be refused, or wait for longer, by now
         for one in list(self.open):
             one.check(now, self.limits.stall_sec)
         self._sweeping = bool(self.open)
