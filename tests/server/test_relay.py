@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from starlette.types import Message

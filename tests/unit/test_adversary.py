@@ -330,14 +330,16 @@ def test_shares_that_add_up_to_infinity_are_refused(tmp_path: Path) -> None:
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """Of two only the last was looked at for changes."""
     feed = Feed.__new__(Feed)
+    feed.base = Mock(digests={})
     one, two = (Named("rows.jsonl", digest) for digest in "ab")
     feed.recipe, feed.sources = read_recipe(Path("recipes/nano.toml").resolve()), [(one, 1.0), (two, 1.0)]
     other = Feed.__new__(Feed)
     other.sources, feed._stage = [(Named("other.jsonl", "c"), 1.0)], lambda step: other
     assert feed.digests(1) == {"rows.jsonl": "a", "rows.jsonl (2)": "b"}
-    assert feed.digests(2000) == {"rows.jsonl": "a", "rows.jsonl (2)": "b", "other.jsonl": "c"}, (
-        "probes are of the first"
-    )
+    plain = {"rows.jsonl": "a", "rows.jsonl (2)": "b"}
+    by_stage = {f"{name} from step 0": digest for name, digest in plain.items()}
+    by_stage |= {f"other.jsonl from step {begins}": "c" for begins in (600, 1500)}
+    assert feed.digests(2000) == plain | {"other.jsonl": "c"} | by_stage, "probes are of the first"
     assert [name for name, _ in feed.named()] == ["rows.jsonl", "rows.jsonl (2)"], "by which a probe reports them"
 
 
