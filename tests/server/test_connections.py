@@ -186,7 +186,7 @@ def test_many_new_ones_make_the_oldest_go_without_looking_at_all_each_time() -> 
             guard.drop(self)  # type: ignore[arg-type]  # all that the guard asks of one
 
     for number in range(1200):
-        guard.take(new := Waiting(number))  # type: ignore[arg-type]
+        guard.take(new := Waiting(number))  # type: ignore[arg-type]  # as above
         if number == 5:
             begins = new
         if number == 902:  # 64 have been chosen, of which two are gone
