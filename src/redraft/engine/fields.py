@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from redraft.constraints.validation import Span, span_of, unfenced
 from redraft.engine.request import Generation
 from redraft.errors import RequestError
@@ -64,20 +66,38 @@ def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: in
     except ValueError:
         return {}
     # The text is the content alone: thinking before it has tokens of its own.
-    places, numbers = token_spans(text, done.tokens[done.begins :]), numbers[done.begins :]
-    found = {}
+    first, last = np.array(token_spans(text, done.tokens[done.begins :])).reshape(-1, 2).T
+    found, numbers = {}, numbers[done.begins :]
     for path in _plain(value, []):
         begin, end = span_of(done.text, path)
-        found[_pointer(path)] = [
-            one for one, (a, b) in zip(numbers, places, strict=True) if a < end and begin - before < b
-        ]
+        its = np.flatnonzero((first < end) & (begin - before < last)).tolist()
+        found[_pointer(path)] = [numbers[at] for at in its]
     return found
 
 
 def token_spans(text: Text, tokens: Sequence[int]) -> list[Span]:
-    """The characters that each token adds to the text."""
-    ends = [len(text.decode(tokens[: i + 1])) for i in range(len(tokens))]
-    return list(zip([0, *ends], ends, strict=False))
+    """The characters that each token stands for; every byte of one stands for it, a special token for none."""
+    spans, run, end = [(0, 0)] * len(tokens), list[int](), 0
+    for i, token in enumerate((*tokens, None)):
+        if token in text.byte_ids:
+            run.append(i)
+        elif token in text.special_ids:  # it does not even end a run of bytes
+            spans[i] = end, end
+        else:
+            shown = text.decode([tokens[at] for at in run])
+            for at, character in zip(run, _characters_of(shown, len(run)), strict=True):
+                spans[at] = end + character, end + character + 1
+            end, run = end + len(shown), []
+            if token is not None:
+                spans[i] = end, end + len(text.decode([token]))
+                end = spans[i][1]
+    return spans
+
+
+def _characters_of(shown: str, count: int) -> Iterator[int]:
+    """The character of each of `count` bytes that are shown so: one each, U+FFFD, where they are not UTF-8."""
+    for at, character in enumerate(shown):
+        yield from [at] * (1 if len(shown) == count else len(character.encode()))
 
 
 def _plain(value: Any, path: list[str | int]) -> Iterator[list[str | int]]:
