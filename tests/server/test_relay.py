@@ -21,12 +21,13 @@ from redraft.server.http.places import BLOCK_BYTES, blocks_of
 from redraft.server.http.relay import TRIES, Relay
 from redraft.server.http.settings import Settings
 
+NAME = (b"x-request-id", b"req-1")
 HEAD = {
     "type": "http.response.start",
     "status": 200,
-    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8"), NAME],
 }
-JSON_HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
+JSON_HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json"), NAME]}
 
 
 class Lost(Exception):
@@ -340,6 +341,36 @@ def relay_of(keys: tuple[bytes, ...] = ()) -> Relay:
         return {}
 
     return Relay(replica, (Lost,), of_each, Settings(keys=keys))
+
+
+def test_what_no_replica_answers_has_its_name_and_may_be_read_by_pages_that_may_call() -> None:
+    """It had neither: a page elsewhere saw only that the network had failed. Each replica has the same name for it."""
+    seen, sent, page = list[str](), list[Message](), "https://app.example"
+
+    async def replica(scope: Mapping[str, Any], *_: Any) -> AsyncGenerator[Sequence[Message], None]:
+        seen.append(dict(scope["headers"])[b"x-request-id"].decode())
+        raise Lost
+        yield []
+
+    async def of_each() -> Mapping[str, bytes]:
+        return {}
+
+    async def receive() -> Message:
+        if sent or seen:
+            await asyncio.sleep(100)
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    relay = Relay(replica, (Lost,), of_each, Settings(origins=(page,)))
+    headers = [(b"origin", page.encode()), (b"x-request-id", b"mine")]
+    asyncio.run(relay({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send))
+    answered = dict(sent[0]["headers"])
+    assert (sent[0]["status"], seen) == (502, ["mine"] * TRIES)
+    assert answered[b"x-request-id"] == b"mine"
+    assert answered[b"access-control-allow-origin"] == page.encode()
+    assert answered[b"x-content-type-options"] == b"nosniff"
 
 
 def test_a_websocket_is_refused() -> None:

@@ -9,7 +9,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redraft.errors import RedraftError
@@ -19,7 +18,7 @@ from redraft.server.http import health
 from redraft.server.http.body import Body
 from redraft.server.http.errors import GONE, ApiError, body_error, kind_of, refusal_of
 from redraft.server.http.log import Log
-from redraft.server.http.middleware import Middleware, answer
+from redraft.server.http.middleware import Middleware, answer, cors
 from redraft.server.http.service import Service, stopping
 from redraft.server.openai import chat, completions, decisions, models, responses
 from redraft.server.page import files
@@ -46,14 +45,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
     answered = _error_handler(service, log)
     for kind in (ApiError, RedraftError, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
-    return CORSMiddleware(
-        Middleware(_Unversioned(app), service, log),
-        allow_origins=service.settings.origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        allow_private_network=True,
-        expose_headers=["x-request-id", "x-ignored-fields", "x-ignored-keywords", "x-constraint", "retry-after"],
-    )
+    return cors(Middleware(_Unversioned(app), service, log), service.settings)
 
 
 class _Unversioned:

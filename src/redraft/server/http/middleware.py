@@ -13,6 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from random import getrandbits
 from typing import Any
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,7 +22,8 @@ from redraft.server.http.keys import key_number, sent_key
 from redraft.server.http.limits import HEAD_BYTES, WAITS, Bodies, Refusals, body_too_large, head_too_long
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service, caller_of, stopping
-from redraft.server.http.sse import line_of
+from redraft.server.http.settings import Settings
+from redraft.server.http.sse import DONE, line_of
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
 ABSOLUTE = re.compile(r"(?i)\Ahttps?://[^/]*")
@@ -56,7 +58,7 @@ class Middleware:
         name_path(scope)
         headers = headers_of(scope)
         state = scope.setdefault("state", {})
-        seen = _Seen(send, _request_id(headers), self._refusals, state)
+        seen = _Seen(send, request_id(headers), self._refusals, state)
         state["request_id"] = seen.id
         state["log"] = seen.notes
         # Where GET is answered, so is HEAD: the server below leaves out the body, by the method that it sees.
@@ -73,7 +75,7 @@ class Middleware:
             if not seen.status:
                 await answer(stopping())(scope, receive, seen.send)
             elif not seen.done:  # a stream
-                await seen.send({"type": "http.response.body", "body": line_of(stopping().body)})
+                await seen.send({"type": "http.response.body", "body": line_of(stopping().body) + DONE})
         finally:
             self._bodies.drop(seen.caller, seen.read)
             self._account(scope, inner.get("route"), seen)
@@ -185,11 +187,24 @@ def name_path(scope: Scope) -> None:
     scope["path"] = ABSOLUTE.sub("", scope["path"], count=1) or "/"
 
 
+def cors(app: ASGIApp, settings: Settings) -> CORSMiddleware:
+    """The application as pages elsewhere may call it that are allowed to."""
+    return CORSMiddleware(
+        app,
+        allow_origins=settings.origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=["x-request-id", "x-ignored-fields", "x-ignored-keywords", "x-constraint", "retry-after"],
+    )
+
+
 def answer(refusal: ApiError) -> Response:
     """A refusal as a response."""
     return JSONResponse(refusal.body, refusal.status, refusal.headers)
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
+def request_id(headers: Mapping[str, str]) -> str:
+    """The client's own id, or a new one."""
     given = headers.get("x-request-id", "")
     return given if SAFE_ID.fullmatch(given) else f"req-{getrandbits(96):024x}"

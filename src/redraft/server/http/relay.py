@@ -25,7 +25,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.keys import key_number, sent_key
 from redraft.server.http.limits import Bodies, body_too_large
 from redraft.server.http.metrics import merged
-from redraft.server.http.middleware import answer, headers_of, name_path
+from redraft.server.http.middleware import HEADERS, answer, cors, headers_of, name_path, request_id
 from redraft.server.http.places import blocks_of
 from redraft.server.http.service import Phase, caller_of, stopping
 from redraft.server.http.settings import Settings
@@ -42,6 +42,7 @@ LARGE_BYTES = 2**20
 
 LIVE, PROBES = "/live", ("/health", "/v1/health", "/ready")
 PROBE_SEC = 5.0
+NAMED = b"x-request-id"
 METRICS, EACH = "/metrics", "/metrics/replicas"
 FIGURES_SEC = 1.0
 """How old the figures of a fleet may be: those of many replicas take long to add up, under Python's lock."""
@@ -69,6 +70,7 @@ class Relay:
         self._ask, self._lost, self._figures = ask, lost, figures
         self.settings, self._limits, self._bodies = settings, settings.limits, Bodies()
         self._pages: dict[str, asyncio.Task[tuple[float, bytes]]] = {}
+        self._app = cors(self._relayed, settings)
 
     def abandon(self) -> None:
         """Nothing is worked on here."""
@@ -87,8 +89,14 @@ class Relay:
         if scope["path"] == LIVE and scope["method"] in ("GET", "HEAD"):  # it says nothing of replicas
             await JSONResponse({"status": "ok"})(scope, receive, send)
             return
-        keys = self.settings.keys
-        number = key_number(keys, sent_key(headers_of(scope))) if keys else None
+        await self._app(scope, receive, send)
+
+    async def _relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        keys, headers = self.settings.keys, headers_of(scope)
+        number = key_number(keys, sent_key(headers)) if keys else None
+        name = (NAMED, request_id(headers).encode())  # the same for each replica that is asked
+        scope["headers"] = [*(pair for pair in scope["headers"] if pair[0] != NAMED), name]
+        send = _named(send, name)
         scope.setdefault("state", {})["key"] = number
         read, reply = _Read(caller_of(scope)), _Reply(send)
         try:
@@ -271,6 +279,17 @@ class _Reply:
         self.begun = self.begun or not more or (bool(part) and not part.startswith(b":"))
         self.is_whole, self.closed = self.is_whole or not more or part.endswith(DONE), not more
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def _named(send: Send, name: tuple[bytes, bytes]) -> Send:
+    """Refusals that are no replica's have its headers and the request's name, too."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start" and NAMED not in dict(message["headers"]):
+            message = {**message, "headers": [*message["headers"], *HEADERS, name]}
+        await send(message)
+
+    return sending
 
 
 def _is_over(adding: asyncio.Task[tuple[float, bytes]]) -> bool:
