@@ -53,6 +53,7 @@ def test_shares_of_choices_sum_to_one_and_the_right_answer_leads(client: OpenAI)
         {"type": "choice", "instructions": "", "choices": [{"value": "true"}, {"value": True}]},
         {"type": "guess", "instructions": ""},
         {"type": "predicate"},
+        {"type": "predicate", "instructions": [{"type": "input_image", "image_url": "data:image/png;base64,"}]},
     ],
 )
 def test_what_is_no_question_is_refused(server: Process, question: object) -> None:

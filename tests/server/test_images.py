@@ -436,6 +436,8 @@ def test_a_small_image_waits_for_no_large_one(seeing: Engine, monkeypatch: pytes
     small, large = (GivenImage("image", encoded(Image.new("RGB", (side, side)))) for side in (64, 4200))
     assert [is_small(one.image) for one in (small, large) if isinstance(one.image, bytes)] == [True, False]
     profile = b"a\0\0" + zlib.compress(bytes(2**20))
+    remarks = encoded(Image.new("L", (8, 8)), "GIF")[:-1] + b"!\xfe" + b"\1a" * 2**21 + b"\0;"
+    assert not is_small(remarks)  # of a byte each, which take seconds to skip, while it waits for no small one
     for data in (b"no image", png(8, *[(b"iCCP", profile)] * 3000)):  # the second takes seconds to open
         began = time.monotonic()
         assert is_small(data)

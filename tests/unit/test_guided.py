@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import PROMPT, SCHEMA, beside
+from tests.helpers import ORACLE, PROMPT, SCHEMA, beside
 
+from redraft.config import read_config
 from redraft.constraints.compile.limits import CompileLimits, TimeLimitError
 from redraft.constraints.condition.guided import Guide, GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.constraints.validation import verdicts
 from redraft.engine.request import Options, Request
-from redraft.errors import ConstraintError, UnsatisfiedError
+from redraft.engine.resolve import build_request
+from redraft.errors import ConstraintError, RequestError, UnsatisfiedError
 from redraft.operations.engine import Engine
+from redraft.options import SeedCanvas
 
 WORDS = [b'"}', b'":', b'": ', b'","', b'{"', b"[]", b"}]", b"  ", b"\n  ", b"div", b"label", "größe".encode(), b" the"]
 PIECES = (None, None, *(bytes([byte]) for byte in range(256)), *WORDS)
@@ -179,10 +182,11 @@ def test_a_schema_that_llguidance_takes_long_for_is_refused_and_nothing_else_wai
 
 def test_what_cannot_be_held_from_left_to_right_is_refused_by_name() -> None:
     language = guided(INTERFACE)
-    with pytest.raises(ConstraintError, match="min_tokens is 5"):
-        language.start(200, 5)
-    with pytest.raises(ConstraintError, match="pins cannot be kept"):
-        language.start(200).check_pins(64, [(3, 5)])
+    config = read_config(ORACLE / "ckpt")
+    pinned = Options(seed_canvas=SeedCanvas(pins=((3, 5),)))
+    for name, options in ("min_tokens", Options(min_tokens=5)), ("draw", Options(draw=True)), ("seed_canvas", pinned):
+        with pytest.raises(RequestError, match=f"{name} was given with a schema that can only be held from left"):
+            build_request([2], options, config, language=language)
     with pytest.raises(ConstraintError, match="held from left to right"):
         _ = language.automaton
     for source in (regex_source("(ab|c){90}"), excluding(schema_source(INTERFACE), ["{}"])):

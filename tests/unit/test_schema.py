@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from redraft.constraints.compile.automaton import intersect
 from redraft.constraints.compile.keywords import CARE, FORMATS, KEYWORDS
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
@@ -109,6 +110,10 @@ def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
     validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)
     for text in written(whole_match(FORMATS[name]), 40, seed=1, step=30):
         assert validator.is_valid(text), text
+
+
+def test_a_hostname_is_no_longer_than_a_name_may_be() -> None:
+    assert intersect(whole_match(FORMATS["hostname"]), whole_match(".{254,400}")).is_empty
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,7 @@ class GuidedLanguage(Language):
         return len(self.guide.completion(self.guide.begin, MOST_SHORTEST) or ())
 
     def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> GuidedProjection:
-        """The constraint on the first canvas of an answer. Raises ConstraintError if no short enough one is found."""
-        if min_tokens:
-            raise ConstraintError(
-                f"min_tokens is {min_tokens}, which cannot be kept with a schema that is held from left to right"
-            )
+        """The constraint on the first canvas; `min_tokens` is 0. Raises ConstraintError if no short answer is found."""
         found = GuidedProjection(self.layout, 0, max_tokens, guide=self.guide)
         found.check()
         return found

@@ -11,7 +11,7 @@ import msgspec
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
 from redraft.constraints.condition.projection import MOST_ON_DEVICE
 from redraft.constraints.condition.span import SpanLanguage
-from redraft.constraints.language import Language
+from redraft.constraints.language import GuidedLanguage, Language
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.halt import AtLeast, UntilEnd, for_draws
@@ -126,6 +126,14 @@ def _held_to(language: Language, request: ResolvedRequest, options: Options) -> 
         raise RequestError(
             f"stop is {list(options.stop)} with a constraint, which says itself where to end; leave it out"
         )
+    if isinstance(language, GuidedLanguage):
+        pinned = request.seed_canvas is not None and request.seed_canvas.pins
+        for name, given in (("draw", options.draw), ("seed_canvas", pinned), ("min_tokens", options.min_tokens)):
+            if given:
+                raise RequestError(
+                    f"{name} was given with a schema that can only be held from left to right; leave it out, or narrow"
+                    " the schema"
+                )
     forbidden = frozenset(request.policy.shaping.forbidden)
     if not request.causal and not isinstance(language, SpanLanguage) and request.eos <= forbidden:
         raise RequestError("bad_words forbids every end token, with which a constrained canvas is filled; allow one")

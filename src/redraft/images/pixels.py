@@ -43,8 +43,8 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
-SMALL_PIXELS = 2**24
-"""More than a telephone's photograph has; decoding so many takes less than a second."""
+SMALL_PIXELS, SMALL_BYTES = 2**24, 2**20
+"""More pixels than a telephone's photograph has; decoding so many takes less than a second."""
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -159,9 +159,11 @@ def _check_unopened(data: bytes, part: str, limits: ImageLimits) -> None:
 
 
 def is_small(data: bytes) -> bool:
-    """Whether an image is decoded in a moment, by what its head says; one that is refused, is, too."""
+    """Whether an image is decoded in a moment, by its size and what its head says; one that is refused, is, too."""
     try:
         _check_unopened(data, "", LIMITS)
+        if len(data) > SMALL_BYTES:  # to open it may take a second, by what stands in front of the picture
+            return False
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             pixels = image.width * image.height
     except Exception:  # as above; who loads it says what is wrong

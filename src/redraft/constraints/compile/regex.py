@@ -42,7 +42,8 @@ _REFUSED = (
     (re.compile(r"\\[bB]"), "a word border"),
 )
 _TOKEN = re.compile(
-    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\.|\(\?:|\(\?<\w+>|.",
+    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\.|\(\?:|\(\?<\w+>"
+    r"|\{[0-9]+(?:,[0-9]*)?\}|.",
     re.DOTALL,
 )
 
@@ -246,18 +247,23 @@ _QUICK_TURNS, _SLOW_TURNS = Turns(), Turns(around=TURNS)
 def _branches(pattern: str) -> list[list[str]]:
     """The pattern's outermost alternatives, each as its tokens in Rust's spelling."""
     found: list[list[str]] = [[]]
-    depth, inside = 0, False
+    depth, inside, counts = 0, False, 0
     for token in _TOKEN.findall(pattern):
         check_time()
         if inside:
             inside = token != "]"
             before = found[-1][-1]
+            if not inside and before in ("[", "[^"):  # empty to ECMA, and to others a class that holds it
+                raise OutOfReachError(rf"pattern {pattern!r:.200} has [], which is read in two ways; write \]")
             if token == "-" and before.endswith("-") and not before.endswith(r"\-"):  # Rust takes away what follows
                 raise OutOfReachError(
                     rf"pattern {pattern!r:.200} has -- in a class, which is read in two ways; write \-"
                 )
             found[-1][-1] += _in_class(token)
             continue
+        counts = counts + 1 if token in ("*", "+", "?") or (token[0] == "{" != token) else 0
+        if counts > 2 or (counts == 2 and token != "?"):  # Rust counts what is counted, ECMA has no such thing
+            raise OutOfReachError(f"pattern {pattern!r:.200} counts a part twice; put the part in (?:…)")
         depth += token.startswith("(") - (token == ")")
         inside = token == "["
         if token == "|" and depth == 0:
@@ -281,6 +287,8 @@ def _anchored(tokens: list[str], pattern: str) -> str:
 def _outside(token: str) -> str:
     if token == ".":
         return r"[^\n\r\x{2028}\x{2029}]"
+    if token in ("{", "}"):  # no count of ECMA's, as {2, 3} is for Rust
+        return "\\" + token
     if len(token) == 2 and token[0] == "\\" and token[1].lower() in _CLASSES:
         return f"[{'^' if token[1].isupper() else ''}{_CLASSES[token[1].lower()]}]"
     return _escape(token)

@@ -235,13 +235,6 @@ class GuidedProjection(Projection):
             raise ConstraintError(f"no valid answer of {self.left} tokens was found{least}; raise max_tokens")
         self.plan.tokens = plan
 
-    def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
-        """Raise ConstraintError if there are any: what is read from left to right cannot be fitted around them."""
-        if pins:
-            raise ConstraintError(
-                "pins cannot be kept with a schema that is held from left to right; leave them out or narrow the schema"
-            )
-
     def _planned(self, log_p: Float[Tensor, "canvas vocab"]) -> list[int]:
         """Tokens from the canvas's beginning to the answer's end: the model's own as far as they can be completed."""
         width = min(len(log_p), self.left)
@@ -347,8 +340,8 @@ class Guided:
         return found
 
     def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
-        """The draft: texts cannot be drawn in proportion where only the next token is known."""
-        raise ConstraintError("draw cannot be kept with a schema that is held from left to right; leave it out")
+        """Texts cannot be drawn in proportion where only the next token is known: no request gets here."""
+        raise NotImplementedError
 
 
 def tokenizer_of(pieces: Sequence[bytes | None], end: int) -> LLTokenizer:

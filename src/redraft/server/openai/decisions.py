@@ -59,7 +59,7 @@ class Asking(Body):
     @property
     def said(self) -> str:
         """The instructions as one text."""
-        return text_of(self.instructions)
+        return text_of(self.instructions, "questions")
 
 
 class Predicate(Asking):

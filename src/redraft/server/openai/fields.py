@@ -160,12 +160,12 @@ Content = str | Sequence[Part | ImagePart]
 """What a message says."""
 
 
-def text_of(content: Content | None) -> str:
+def text_of(content: Content | None, param: str = "messages") -> str:
     """A content as one text. Raises ApiError for an image, which the endpoint does not read there."""
     if content is None or isinstance(content, str):
         return content or ""
     if any(isinstance(part, ImagePart) for part in content):
-        raise ApiError(400, "an image was sent where text alone is read; leave it out", param="messages")
+        raise ApiError(400, "an image was sent where text alone is read; leave it out", param=param)
     return "".join(part.text for part in content if isinstance(part, Part))
 
 
