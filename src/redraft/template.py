@@ -22,6 +22,9 @@ from redraft.errors import RequestError, TextError
 if TYPE_CHECKING:
     from jinja2 import nodes
 
+MOST_SOURCE = 2**17
+"""Characters of a template: nothing can interrupt its compiling, which takes seconds for so many."""
+
 MOST_RENDERED, MOST_RENDER_SEC = 2**24, 5.0
 """Characters that a template may print, or make in one step, and seconds that it may take."""
 
@@ -85,13 +88,15 @@ class ChatTemplate:
         from jinja2 import TemplateSyntaxError, meta  # imported here: 40 ms, and only conversations need it
 
         self.name = name
+        if len(source) > MOST_SOURCE:
+            raise TextError(f"{name} has {len(source)} characters; at most {MOST_SOURCE}: fetch it again")
         environment = _sandbox()
         try:
             self.variables = meta.find_undeclared_variables(environment.parse(source))
             self._run: Callable[[Mapping[str, Any]], Iterator[str]] = environment.from_string(source).generate
         except TemplateSyntaxError as error:
             raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
-        except RecursionError:
+        except (RecursionError, SyntaxError):  # the second is Python's, of what the template becomes
             raise TextError(f"{name} nests too deep; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:

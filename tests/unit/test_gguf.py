@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import numpy as np
@@ -23,6 +24,7 @@ from redraft.model.kernels import Kernels
 from redraft.model.linear import multiply, tile
 from redraft.model.moe import experts_grouped
 from redraft.model.packed import unpack
+from redraft.tune.base import Base
 from redraft.weights.blocks import KINDS
 from redraft.weights.gguf import ARCHITECTURE, GgufSource, open_source, released_name
 from redraft.weights.load import load_model
@@ -132,6 +134,21 @@ def test_plain_numbers_come_back_bit_equal(tmp_path: Path) -> None:
     model = write(tmp_path / "one", TYPES.F32)
     for name, tensor in load_model(tmp_path / "one")[0].state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
+
+
+def test_a_run_that_begins_with_one_ends_with_a_model_and_knows_another(tmp_path: Path) -> None:
+    """All steps were taken before it was said that such a folder has no weights."""
+    trained, folder = write(tmp_path / "start", TYPES.F32), tmp_path / "start"
+    found = Base(Mock(model=None, lora=None, start="start"), read_config(folder), Mock(), folder)
+    (tmp_path / "out").mkdir()
+    found.save(found.model(), tmp_path / "out")
+    written = load_model(tmp_path / "out")[0].state_dict()
+    assert all(torch.equal(value, written[name]) for name, value in trained.state_dict().items())
+    before = found.digests
+    with (folder / "model.gguf").open("r+b") as file:
+        file.seek(-9, 2)
+        file.write(b"otherwise")
+    assert replace(found).digests != before
 
 
 @pytest.mark.parametrize("kind", [TYPES.Q5_1, TYPES.Q5_K, TYPES.BF16], ids=lambda kind: kind.name)

@@ -130,6 +130,9 @@ def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path) -> None:
         (tensors | {name: tensors[name] + 1}, "adapted otherwise in the encoder"),
         (tensors | {name.replace("layers.0", "layers.77"): tensors[name].clone()}, "what this model does not have"),
         ({"nothing": torch.zeros(1)}, "what this model does not have"),
+        ({key: torch.zeros(0, 0) for key in tensors}, "is adapted by an empty matrix"),
+        ({key: value.to(torch.complex64) for key, value in tensors.items()}, "is adapted in torch.complex64"),
+        ({key: value * 1e30 for key, value in tensors.items()}, "would be too large with its adapter"),
     ]:
         save_file(changed, folder / WEIGHTS)
         refused(match)

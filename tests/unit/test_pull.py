@@ -180,6 +180,26 @@ def test_weights_other_than_the_hub_says_are_not_kept(hub: Hub, sent: str) -> No
         assert there(hub) == WANTED - {name, "config.json"}, "what has a config is taken for whole"
 
 
+def test_a_hub_that_has_another_snapshot_by_now_is_asked_for_what_that_holds(hub: Hub) -> None:
+    """Weights that came changed were kept, since the files of the first snapshot were looked at."""
+    name, later = "model-00001-of-00002.safetensors", hub.folder.with_name("def")
+    blob = hub.folder.parent / ("0" * 64)
+    later.mkdir()
+    (later / name).symlink_to(blob)
+
+    def moving(asked: str, **how: Any) -> object:
+        if not how.get("dry_run"):
+            hub.folder = later
+        return Hub.snapshot_download(hub, asked, **how)
+
+    huggingface_hub.snapshot_download = moving  # type: ignore[assignment]  # the fixture puts it back
+    with pytest.raises(RunError, match=f"{name} came cut short or changed and was removed"):
+        pull("owner/model")
+    assert not blob.exists()
+    assert pull("owner/model") == later
+    assert there(hub) == WANTED
+
+
 def test_a_connection_that_breaks_is_one_line(hub: Hub) -> None:
     hub.fail_at, hub.error = "tokenizer.json", httpx2.ReadTimeout("The read operation timed out")
     with pytest.raises(RunError, match="timed out"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import socket
@@ -107,6 +108,12 @@ def drips_its_head(stub: Stub, write: Write) -> None:
         write(b"a")
 
 
+def floods(stub: Stub, write: Write) -> None:
+    write(HEAD)
+    while not stub.over.is_set():
+        write(b" " * 2**16)
+
+
 def hears_nothing(stub: Stub, write: Write) -> None:
     stub.over.wait(200)
 
@@ -195,6 +202,7 @@ SAID = {"error": {"message": f"Incorrect API key: {KEY} \x1b[31m\nin two lines",
         (says(HEAD + b"data: " + b"[" * 100_000 + b"\n\n"), RunError, "not of OpenAI's interface"),
         (says(reply({"choices": []})), RunError, "ended its answer early, after 0 characters"),
         (says(HEAD + chunk("He") + b'data: {"error": {"message": "no room"}}\n\n'), RunError, "within an answer"),
+        (floods, RunError, "answered with over 64 MiB"),
         (hears_nothing, RunError, "had not answered after 2 s; raise --timeout"),
         (drips, RunError, "had not answered after 2 s"),
         (drips_its_head, RunError, "had not answered after 2 s"),
@@ -241,6 +249,18 @@ def test_an_answer_that_is_no_object_ends_a_run_that_goes_on(body: bytes, tmp_pa
         assert len(out.read_text().splitlines()) == 1
         shell(command, 0)
     assert len(out.read_text().splitlines()) == 2
+
+
+def test_rows_that_are_under_way_end_with_the_run(tmp_path: Path, shell: Shell, caplog: Any) -> None:
+    """Each had a traceback of its own behind the run's one line, and a body without an end filled memory."""
+    place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    place.write_text('{"messages": []}\n' * 5)
+    for act, said in ((says(reply(b"[1]")), "is not of OpenAI's interface"), (floods, "over 64 MiB")):
+        with Stub([act]) as stub:
+            command = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
+            assert said in shell(command, 1).err
+        gc.collect()
+        assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -168,14 +168,15 @@ def _model(name: str) -> Iterator[Finding]:
 
         from redraft.config import read_config
         from redraft.text import read_text
+        from redraft.weights.gguf import open_source
         from redraft.weights.memory import free_memory
-        from redraft.weights.source import WeightSource, locate
+        from redraft.weights.source import locate
 
         folder = locate(name)
         config = read_config(folder)
         text = read_text(folder, config)
-        WeightSource(folder)
-        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        open_source(folder)
+        size = sum(path.stat().st_size for path in folder.glob("*") if path.suffix in (".safetensors", ".gguf"))
     except RedraftError as error:
         yield Finding("model", "wrong", *str(error).rsplit("; ", 1))
         return

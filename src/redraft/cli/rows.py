@@ -259,15 +259,21 @@ async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: in
     """Answers in the rows' order, `at_once` of them under way, fewer of long ones."""
     running: deque[tuple[asyncio.Task[RowAnswer], int]] = deque()
     held = 0
-    for number, row in enumerate(rows, first):
-        running.append((asyncio.create_task(_answer(answered, row, number)), len(row.data)))
-        held += len(row.data)
-        while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
-            task, size = running.popleft()
-            held -= size
-            yield await task
-    for task, _ in running:
-        yield await task
+    try:
+        for number, row in enumerate(rows, first):
+            running.append((asyncio.create_task(_answer(answered, row, number)), len(row.data)))
+            held += len(row.data)
+            while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
+                held -= running[0][1]
+                yield await running[0][0]
+                running.popleft()
+        while running:
+            yield await running[0][0]
+            running.popleft()
+    finally:  # where one has ended the run, the others end with it, and say nothing
+        for task, _ in running:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
 
 
 async def _write(

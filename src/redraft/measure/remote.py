@@ -19,6 +19,8 @@ import httpx2
 from redraft.errors import RequestError, RunError
 
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
+MOST_BYTES = 2**26
+"""Of one answer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Remote:
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
         text, finish, usage, began, first = "", None, dict[str, Any](), time.monotonic(), 0.0
         async with self._errors(), self._sent("POST", path, body | {"model": await self._name()}) as answer:
-            async for line in _lines(answer):
+            async for line in _lines(self._parts(answer)):
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
                 chunk = json.loads(line[5:])
@@ -82,7 +84,7 @@ class Remote:
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a body as it stands, not streamed. Raises as `ask`."""
         async with self._errors(), self._sent("POST", path, {"model": await self._name(), **body}) as answer:
-            found = json.loads(await answer.aread())
+            found = json.loads(await self._whole(answer))
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
             return found
@@ -91,7 +93,7 @@ class Remote:
         """The model's name there. Raises RequestError if there are several to choose from."""
         if self._model is None:
             async with self._sent("GET", "models", None) as answer:
-                names = [model["id"] for model in json.loads(await answer.aread())["data"]]
+                names = [model["id"] for model in json.loads(await self._whole(answer))["data"]]
             names = [self.backend.preferred] if self.backend.preferred in names else names
             if len(names) != 1:
                 raise RequestError(f"{self.where} has these models: {self._shown(names)}; name one")
@@ -112,12 +114,23 @@ class Remote:
                     continue
                 kind = RunError if answer.status_code in RETRIED else RequestError
                 if kind is RequestError or not left:
-                    said = (await answer.aread()).decode(errors="replace")
+                    said = (await self._whole(answer)).decode(errors="replace")
                     with suppress(ValueError, LookupError, TypeError):
                         said = json.loads(said)["error"]["message"]
                     raise kind(f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}")
                 after = answer.headers.get("retry-after", "")
             await asyncio.sleep(min(30.0, float(after)) if after.isdecimal() else 2.0 ** (TRIES - 3 - left))
+
+    async def _parts(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
+        """What comes of an answer. Raises RunError for one that does not come to its end."""
+        left = MOST_BYTES
+        async for part in answer.aiter_bytes():
+            if (left := left - len(part)) < 0:
+                raise RunError(f"{self.where} answered with over {MOST_BYTES >> 20} MiB; look at the URL")
+            yield part
+
+    async def _whole(self, answer: httpx2.Response) -> bytes:
+        return b"".join([part async for part in self._parts(answer)])
 
     @asynccontextmanager
     async def _errors(self) -> AsyncIterator[None]:
@@ -146,11 +159,13 @@ def encoded(body: Mapping[str, Any]) -> bytes:
         raise RequestError(f"the request cannot be written as JSON: {error!s:.200}") from None
 
 
-async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Lines of an event stream. httpx's own would also split at separators that stand inside a JSON string."""
-    rest = b""
-    async for part in answer.aiter_bytes():
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            yield line
-    yield rest
+    rest = bytearray()
+    async for part in parts:
+        rest += part
+        if b"\n" in part:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield bytes(line)
+    yield bytes(rest)

@@ -25,6 +25,7 @@ from redraft.tune.initial import grow, initial_model, random_vision
 from redraft.tune.lora import adapt
 from redraft.tune.recipe import Recipe, generation_config, model_config
 from redraft.tune.vocabulary import build_tokenizer, write_tokenizer
+from redraft.weights.gguf import open_source
 from redraft.weights.load import load_model
 from redraft.weights.names import VISION_PREFIXES
 from redraft.weights.plan import packed_matrices
@@ -67,7 +68,7 @@ class Base:
             return {}
         files = [
             *(self.folder / name for name in (*STARTED, *CONFIGS)),
-            *sorted(self.folder.glob("*.safetensors")),
+            *sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.gguf")]),
         ]
         whole = blake2b(digest_size=16)
         try:
@@ -116,7 +117,7 @@ class Base:
         """Write weights and configs; `read_base` has written the tokenizer files."""
         vision: WeightSource | Mapping[str, Tensor] | None = random_vision(self.config, seed=self.recipe.train.seed)
         if self.recipe.model is None and self.folder is not None:
-            stored, tower = WeightSource(self.folder), tower_of(model)
+            stored, tower = open_source(self.folder), tower_of(model)
             vision = stored if any(name.startswith(VISION_PREFIXES) for name in stored.tensors) else None
             if tower is not None:
                 vision = stored_tensors(tower) if self.trains_tower else vision

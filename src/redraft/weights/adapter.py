@@ -28,6 +28,7 @@ from redraft.files import write_json
 from redraft.model.gemma import DiffusionGemma
 from redraft.reader import read_json
 from redraft.shapes import Float, Tensor
+from redraft.weights.layouts import FLOATS
 from redraft.weights.names import Slot, shown, slots
 from redraft.weights.source import check_names, opened
 
@@ -124,7 +125,10 @@ def merge_adapter(model: DiffusionGemma, folder: Path) -> None:
             raise WeightsError(f"{folder}: the adapter of {slot.stored} holds NaN or infinity; train it again")
     for slot, low in wanted:
         rows = ours[slot.target][slot.rows]
-        rows.copy_((rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype))
+        merged = (rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype)
+        if not merged.isfinite().all():
+            raise WeightsError(f"{folder}: {slot.stored} would be too large with its adapter; lower lora_alpha")
+        rows.copy_(merged)
 
 
 def _stored(stored: str, low: Low) -> Iterator[tuple[str, Tensor]]:
@@ -159,6 +163,8 @@ def _low(slot: Slot, stored: Mapping[str, Tensor], used: set[str], folder: Path)
         keys = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
         if keys[0] in stored and keys[1] in stored:
             used.update(keys)
+            if odd := {str(stored[key].dtype) for key in keys} - {str(one) for one in FLOATS.values()}:
+                raise WeightsError(f"{folder}: {slot.stored} is adapted in {odd.pop()}; supported: {', '.join(FLOATS)}")
             copies.append((stored[keys[0]], stored[keys[1]]))
     if not copies:
         return None
@@ -172,6 +178,8 @@ def _low(slot: Slot, stored: Mapping[str, Tensor], used: set[str], folder: Path)
     a, b = (part.float() for part in copies[0])
     if a.ndim != 2 or b.ndim != 2:
         raise WeightsError(f"{folder}: {slot.stored} is adapted by {a.ndim} and {b.ndim} axes; it takes two matrices")
+    if not a.numel() or not b.numel():
+        raise WeightsError(f"{folder}: {slot.stored} is adapted by an empty matrix; train the adapter again")
     if len(slot.shape) == 3 and not a.shape[0] % slot.shape[0] and not b.shape[1] % slot.shape[0]:
         a = a.view(slot.shape[0], -1, a.shape[-1])
         b = b.view(b.shape[0], -1, slot.shape[0]).permute(2, 0, 1)

@@ -63,8 +63,10 @@ def pull(name: str, *, progress: bool = True) -> Path:
         _check_room(name, plan)
         try:
             folder = _fetch(name, OTHERS)
+            if moved := not plan[0].path.is_relative_to(folder):  # the hub has another snapshot by now
+                plan = _plan(name, folder.name)
             others = [file for file in plan if file.name != LAST or file.path.is_file()]
-            wrong += _remove_wrong(others, read=any(file.is_missing for file in plan))
+            wrong += _remove_wrong(others, read=moved or any(file.is_missing for file in plan))
             folder = folder if wrong else _fetch(name, (LAST,), folder.name)
         finally:
             wrong += _remove_wrong(plan)
@@ -74,10 +76,10 @@ def pull(name: str, *, progress: bool = True) -> Path:
         return folder
 
 
-def _plan(name: str) -> list[_HubFile]:
+def _plan(name: str, revision: str = "main") -> list[_HubFile]:
     from huggingface_hub import snapshot_download  # imported here: 0.2 s, and only this command needs it
 
-    found = snapshot_download(name, allow_patterns=[LAST, *OTHERS], dry_run=True)
+    found = snapshot_download(name, revision=revision, allow_patterns=[LAST, *OTHERS], dry_run=True)
     plan = [_HubFile(file.filename, file.file_size or 0, Path(file.local_path), file.will_download) for file in found]
     names = {file.name for file in plan}
     if LAST not in names or not names & {SINGLE, INDEX}:
