@@ -195,7 +195,7 @@ class GeneratorSource:
     def _rows(self, split: str, seed: int, count: int) -> Iterator[Sample]:
         try:
             rows = list(islice(self._function(split, seed), count))
-        except (Exception, SystemExit) as error:  # the user's own code can fail in any way
+        except (Exception, SystemExit, GeneratorExit) as error:  # the user's own code can fail in any way
             raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; correct the function") from None
         if len(rows) < count and split == "train":
             raise RecipeError(f"{self.name} gave {len(rows)} rows where {count} were asked for; it must not end")
@@ -369,7 +369,7 @@ def _load(place: str) -> Callable[[str, int], Iterator[object]]:
         module = _module(path.resolve(), _digest(path.read_bytes()))
     except RecipeError:
         raise
-    except (Exception, SystemExit) as error:  # as above
+    except (Exception, SystemExit, GeneratorExit) as error:  # as above
         raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):
