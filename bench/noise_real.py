@@ -155,9 +155,10 @@ def rotations(tokens: int, sharp: float, draw: torch.Generator) -> Iterator[Tens
 def judged(schema: Any, text: str) -> tuple[str, str]:
     """`valid`, or `invalid` and why, by `jsonschema`; `not judged` where it cannot read the schema's patterns."""
     try:
-        kind = DRAFTS[validated_as(schema)]
+        draft, read = validated_as(schema)
+        kind = DRAFTS[draft]
         found = next(
-            kind(schema, registry=NOWHERE, format_checker=kind.FORMAT_CHECKER).iter_errors(json.loads(text)), None
+            kind(read, registry=NOWHERE, format_checker=kind.FORMAT_CHECKER).iter_errors(json.loads(text)), None
         )
     except (re.error, RecursionError) as error:
         return "not judged", f"{type(error).__name__}: {error}"

@@ -112,6 +112,80 @@ def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
         assert validator.is_valid(text), text
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"enum": ["id", "bbb"], "minLength": 3, "pattern": "^b"},
+        {"allOf": [{"enum": ["id", "bbb", "b"]}, {"pattern": "^b"}]},
+        {"enum": ["id", "bbb"], "maxLength": 2},
+        {"const": "id", "format": "date"},
+        {"enum": ["id", 5], "type": "integer"},
+    ],
+)
+def test_listed_keys_satisfy_what_stands_beside_their_list(names: object) -> None:
+    schema = {"type": "object", "propertyNames": names, "properties": {"id": {}}, "additionalProperties": {"const": 0}}
+    dfa, validator = compile_schema(schema).dfa, jsonschema_rs.validator_for(schema, validate_formats=True)
+    for key in ("id", "bbb", "b"):
+        assert dfa.matches(b'{"%s":0}' % key.encode()) == validator.is_valid({key: 0}), key
+
+
+@pytest.mark.parametrize(
+    ("least", "more", "checked"),
+    [
+        (2, {"patternProperties": {"^z$": {"type": "integer"}}}, True),
+        (2, {"additionalProperties": True}, True),
+        (1, {"additionalProperties": True}, False),
+        (2, {"additionalProperties": False}, False),
+        (2, {"additionalProperties": True, "required": ["a"]}, False),
+        (3, {"additionalProperties": True, "required": ["a"]}, True),
+    ],
+)
+def test_a_key_that_repeats_counts_once(least: int, more: dict[str, Any], checked: bool) -> None:
+    """{"z":2,"z":2} was held to be an object of two properties."""
+    schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "minProperties": least}
+    assert compile_schema({**schema, **more}).checked == checked
+
+
+OPEN = {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 9}
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        ({"items": OPEN, "contains": {"const": 5}}, {"[4]": False, "[5]": True, "[0,5]": False}),
+        ({**OPEN, "not": {"const": 5}}, {"4": True, "5": False, "0": False}),
+        ({"items": OPEN, "uniqueItems": True}, {"[4,4]": False, "[4]": True, "[0]": False}),
+        ({"minimum": 3, "exclusiveMinimum": False, "const": 3}, {"3": True}),
+    ],
+)
+def test_a_boolean_bound_takes_no_newer_word_away(schema: object, texts: dict[str, bool]) -> None:
+    """One such bound, and no word that is newer than draft 4 was judged any more."""
+    assert {text: not schema_problems(schema, text) for text in texts} == texts
+
+
+def test_a_key_of_digits_or_none_is_found_in_the_answer() -> None:
+    """The library's path has 0 for "0" and nothing for "": the walk came to another value, and failed in it."""
+    inner = {"type": "object", "properties": {"a": {"items": {"maximum": 1}}}}
+    schema = {"properties": {"0": inner, "": inner, "b": {"properties": {"": inner}}}}
+    for text in ('{"0":{"a":[0,2]},"a":"xy"}', '{"a":"xy","":{"a":[0,2]}}', '{"b":{"":{"a":[2]}},"a":[7]}'):
+        at = text.index("2")
+        assert [problem.span for problem in schema_problems(schema, text)] == [(at, at + 1)], text
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"patternProperties": {"^.*$": {"type": "integer"}}, "additionalProperties": True}, {"a\rb": "x"}),
+        ({"patternProperties": {"^a.b$": {"type": "integer"}}, "properties": {"a\rb": True}}, {"a\rb": "x"}),
+        ({"type": "string", "pattern": "^(?!.*x)[a-z\\s]*$"}, "\rx"),
+        ({"type": "string", "pattern": "^(?=.*x)[a-z\\s]*$"}, "\rx"),
+    ],
+)
+def test_what_a_pattern_must_not_match_is_as_wide_as_anybody_reads_it(schema: object, value: object) -> None:
+    """A dot is not \\r to ECMA, and is to Rust and to Python."""
+    assert not compile_schema(schema).dfa.matches(json.dumps(value).encode())
+
+
 def test_a_hostname_is_no_longer_than_a_name_may_be() -> None:
     assert intersect(whole_match(FORMATS["hostname"]), whole_match(".{254,400}")).is_empty
 

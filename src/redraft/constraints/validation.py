@@ -100,8 +100,9 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
     except ValueError as error:
         return [Problem(f"not JSON: {error}")]
     found = []
-    for path, said in verdicts(schema, value):
-        where = "/".join(map(str, path)) or "the top"
+    for steps, said in verdicts(schema, value):
+        path = _path_in(value, steps)
+        where = "/".join(map(str, steps)) or "the top"
         found.append(Problem(f"at {where}: {said[:200]}", span_of(text, path) if path else None))
     return found
 
@@ -116,7 +117,7 @@ def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[
     Callers take turns at each. Raises ConstraintError for a schema that it cannot read, DeadlineError where it takes
     longer than its caller waits, BusyError for one too many, or if something ends the processes.
     """
-    draft = validated_as(schema)
+    draft, schema = validated_as(schema)
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []
     text = json.dumps(schema)
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in set(_META_SCHEMA.findall(text))}
@@ -240,7 +241,8 @@ def check_depth(schema: Any) -> None:
 
 def check_form(schema: Any) -> None:
     """Raise ConstraintError for keywords whose values are of the wrong form, by the draft's own meta-schema."""
-    named = {**schema, "$schema": URIS[validated_as(schema)]} if isinstance(schema, dict) else schema
+    draft, schema = validated_as(schema)
+    named = {**schema, "$schema": URIS[draft]} if isinstance(schema, dict) else schema
     if _judged([None, [], {}, {}], json.dumps(named), None, 0):
         raise TimeLimitError(f"the schema: {TOO_MUCH}")
 
@@ -268,6 +270,21 @@ def span_of(text: str, path: Sequence[str | int]) -> Span:
 def _opened(text: str) -> int:
     """Where the text within a code block begins; 0 without one."""
     return text.find("\n") + 1 if text.startswith(FENCE) else 0
+
+
+def _path_in(value: Any, steps: Sequence[str | int]) -> list[str | int] | None:
+    """The path in a value that the library means: it has a number for a key of digits, and leaves out empty keys."""
+    if not steps:
+        return []
+    ways = list[tuple[Any, Sequence[str | int]]]()
+    if isinstance(value, dict):
+        ways = [way for way in ((str(steps[0]), steps[1:]), ("", steps)) if way[0] in value]
+    elif isinstance(value, list) and steps[0] in range(len(value)):
+        ways = [(steps[0], steps[1:])]
+    for step, rest in ways:
+        if (found := _path_in(value[step], rest)) is not None:
+            return [step, *found]
+    return None
 
 
 def _inside(text: str, start: int, step: str | int) -> int:

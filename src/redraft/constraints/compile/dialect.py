@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
@@ -36,6 +37,8 @@ URIS = {
     2020: "https://json-schema.org/draft/2020-12/schema",
 }
 _META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
+_OPEN = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
+_NEWER = DEFINED[2020] - DEFINED[4]
 MOST_IGNORED = 100
 """Entries of a list of ignored keywords."""
 MOST_NODES = 200_000
@@ -80,19 +83,35 @@ def draft_of(schema: Any) -> SchemaDraft:
     return SchemaDraft(6 if year == 5 else year, stated=True)
 
 
-def validated_as(schema: Any) -> int:
-    """The draft by which a validator reads a schema: that which it is of; where it says none, one that has the forms
-    that it uses."""
+def validated_as(schema: Any) -> tuple[int, Any]:
+    """The draft by which a validator reads a schema, and the schema: the draft that it is of; where it says none, one
+    that has the forms that it uses. None has both booleans as bounds and newer words: there they become numbers."""
     draft = draft_of(schema)
     if draft.stated:
-        return draft.year
-    found = 2020
+        return draft.year, schema
+    year, old, new = 2020, False, False
     for node, _ in nodes(schema, draft):
-        if any(isinstance(node.get(word), bool) for word in ("exclusiveMinimum", "exclusiveMaximum")):
-            return 4
+        old |= any(isinstance(node.get(word), bool) for word, _ in _OPEN)
+        new |= not node.keys().isdisjoint(_NEWER)
         if isinstance(node.get("items"), list) or "additionalItems" in node:
-            found = 2019
+            year = 2019
+    if not old:
+        return year, schema
+    return (year, _numbered(schema, draft)) if new else (4, schema)
+
+
+def _numbered(schema: Any, draft: SchemaDraft) -> Any:
+    """A copy in which no bound is open by a boolean beside it."""
+    found = deepcopy(schema)
+    for node, _ in nodes(found, draft):
+        _open(node)
     return found
+
+
+def _open(node: dict[str, Any]) -> None:
+    for word, bound in _OPEN:
+        if isinstance(node.get(word), bool) and node.pop(word) and bound in node:
+            node[word] = node.pop(bound)
 
 
 def modern(schema: dict[str, Any], draft: SchemaDraft) -> dict[str, Any]:
@@ -100,9 +119,7 @@ def modern(schema: dict[str, Any], draft: SchemaDraft) -> dict[str, Any]:
     if draft.only_refs and "$ref" in schema:
         return {"$ref": schema["$ref"]}
     found = {name: value for name, value in schema.items() if draft.defines(name)}
-    for word, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if isinstance(found.get(word), bool) and found.pop(word) and bound in found:
-            found[word] = found.pop(bound)
+    _open(found)
     if isinstance(found.get("items"), list):
         found["prefixItems"] = found.pop("items")
         if "additionalItems" in found:
@@ -188,7 +205,7 @@ class Document:
 
     def __post_init__(self) -> None:
         self.draft = draft_of(self.root)
-        self.word = "id" if validated_as(self.root) == 4 else "$id"
+        self.word = "id" if validated_as(self.root)[0] == 4 else "$id"
         self.named[""] = self.root
         self._read(self.root, "", ())
 

@@ -35,6 +35,7 @@ from redraft.errors import ConstraintError
 
 warnings.filterwarnings("ignore", "Possible (nested )?set", FutureWarning)  # Python's word for a class of a stranger's
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
+_ECMA_DOT, _RUST_DOT = r"[^\n\r\x{2028}\x{2029}]", r"[^\n]"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": _ECMA_SPACE}
 _REFUSED = (
     (re.compile(r"\(\?<?[=!]"), "look-around"),
@@ -102,16 +103,24 @@ def irregular(pattern: str) -> str:
     return next((what for refused, what in _REFUSED if refused.search(plain)), "")
 
 
-def ecma_search(pattern: str) -> Dfa:
+def at_most(pattern: str) -> Dfa:
+    """What is to be taken away where a pattern must not match: validators whose dot takes \\r, U+2028 and U+2029, too,
+    must find nothing either."""
+    return ecma_search(pattern, _RUST_DOT)
+
+
+def ecma_search(pattern: str, dot: str = _ECMA_DOT) -> Dfa:
     """Strings in which an ECMA 262 pattern matches somewhere, as JSON Schema's `pattern` means it."""
     if what := irregular(pattern):
         raise OutOfReachError(f"pattern {pattern!r:.200} has {what}, which no automaton can keep; write it without")
     if (parts := _look_ahead(pattern)) is not None:
         sign, ahead, rest = parts
-        branches = (branch if branch[:1] == ["^"] else ["^", *branch] for branch in _branches(ahead))
-        seen = _compile("|".join(_anchored(branch, pattern) for branch in branches), "pattern", pattern)
-        return (intersect if sign == "=" else subtract)(ecma_search("^" + rest), seen)
-    return _compile("|".join(_anchored(branch, pattern) for branch in _branches(pattern)), "pattern", pattern)
+        other = _RUST_DOT if dot == _ECMA_DOT else _ECMA_DOT
+        branches = _branches(ahead, dot if sign == "=" else other)
+        begun = (branch if branch[:1] == ["^"] else ["^", *branch] for branch in branches)
+        seen = _compile("|".join(_anchored(branch, pattern) for branch in begun), "pattern", pattern)
+        return (intersect if sign == "=" else subtract)(ecma_search("^" + rest, dot), seen)
+    return _compile("|".join(_anchored(branch, pattern) for branch in _branches(pattern, dot)), "pattern", pattern)
 
 
 def _look_ahead(pattern: str) -> tuple[str, str, str] | None:
@@ -244,7 +253,7 @@ _QUICK_TURNS, _SLOW_TURNS = Turns(), Turns(around=TURNS)
 """The quick one holds up other constraints for half a second at most, so nothing steps aside for it."""
 
 
-def _branches(pattern: str) -> list[list[str]]:
+def _branches(pattern: str, dot: str) -> list[list[str]]:
     """The pattern's outermost alternatives, each as its tokens in Rust's spelling."""
     found: list[list[str]] = [[]]
     depth, inside, counts = 0, False, 0
@@ -269,7 +278,7 @@ def _branches(pattern: str) -> list[list[str]]:
         if token == "|" and depth == 0:
             found.append([])
         else:
-            found[-1].append(_outside(token))
+            found[-1].append(dot if token == "." else _outside(token))
     return found
 
 
@@ -285,8 +294,6 @@ def _anchored(tokens: list[str], pattern: str) -> str:
 
 
 def _outside(token: str) -> str:
-    if token == ".":
-        return r"[^\n\r\x{2028}\x{2029}]"
     if token in ("{", "}"):  # no count of ECMA's, as {2, 3} is for Rust
         return "\\" + token
     if len(token) == 2 and token[0] == "\\" and token[1].lower() in _CLASSES:

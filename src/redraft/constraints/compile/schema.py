@@ -34,7 +34,7 @@ from redraft.constraints.compile.limits import (
 )
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
 from redraft.constraints.compile.record import ObjectPairs
-from redraft.constraints.compile.regex import ecma_search, irregular, whole_match
+from redraft.constraints.compile.regex import at_most, ecma_search, irregular, whole_match
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable, verdicts
@@ -168,13 +168,18 @@ class _Compiler:
         return any_of(("true", "false") if kind == "boolean" else ("null",))
 
     def listed(self, plain: Schema) -> Dfa:
-        """The listed values that satisfy the keywords beside the list, as a validator of its own reads them."""
+        """The listed values that satisfy the keywords beside the list."""
+        build = Builder(self.limits)
+        return build.finish(build.either([self.literal(build, value) for value in self.satisfying(plain)]))
+
+    def satisfying(self, plain: Schema) -> Iterator[Any]:
+        """These values, as a validator of its own reads the keywords."""
         words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
         words = {key: inner for key, inner in words.items() if key not in NAMES}  # they are in the newest form here
         words["allOf"] = [{}, *({"pattern": one} for one in dict.fromkeys(plain.get("patterns", [])))]
         words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
         words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
-        values, build, found = plain["enum"], Builder(self.limits), list[Part]()
+        values = plain["enum"]
         texts = "string" in words.get("type", ["string"]) and all(isinstance(value, str) for value in values)
         quick = texts and words["allOf"] == [{}] and words.keys() <= SILENT
         said = [] if quick else verdicts({"items": words}, values, most=MOST_LISTED)
@@ -187,8 +192,7 @@ class _Compiler:
             if isinstance(value, dict | list) or (isinstance(value, float) and value.is_integer()):
                 self.resolver.inexact = True
             if i not in wrong:
-                found.append(self.literal(build, value))
-        return build.finish(build.either(found))
+                yield value
 
     def literal(self, build: Builder, value: Any) -> Part:
         if isinstance(value, dict | list):
@@ -303,8 +307,8 @@ class _Compiler:
         required = set(plain.get("required", []))
         entries = list(self.entries(plain, trail, free))
         low, high = plain.get("minProperties", 0), plain.get("maxProperties")
-        self.resolver.inexact |= low > len(entries)
         extras = [extra for extra in self.extras(plain, trail, free) if extra is not None]
+        self.resolver.inexact |= bool(extras) and low > len(required) + 1  # these may repeat a key, which counts once
         if high is not None and not extras and high >= len(entries):
             high = None
         build, top = Builder(self.limits), max(low, 1) if high is None else high
@@ -356,12 +360,12 @@ class _Compiler:
         for size in range(1, len(patterns) + 1):
             for chosen in combinations(patterns, size):
                 inside = reduce(intersect, [keys, *(ecma_search(one) for one in chosen)])
-                inside = reduce(subtract, [inside, *(ecma_search(one) for one in patterns if one not in chosen)])
+                inside = reduce(subtract, [inside, *(at_most(one) for one in patterns if one not in chosen)])
                 inner = self.resolver.together([patterns[one] for one in chosen])
                 if not inside.is_empty:
                     yield self.entry(self.any_key(inside), inner, trail, free)
         if rest:
-            inside = reduce(subtract, [keys, *(ecma_search(one) for one in patterns)])
+            inside = reduce(subtract, [keys, *(at_most(one) for one in patterns)])
             inner = plain.get("additionalProperties", True)
             if not inside.is_empty:
                 yield self.entry(self.any_key(inside), inner, trail, free - (inner is True))
@@ -373,8 +377,8 @@ class _Compiler:
             one = []
             for alternative, _ in self.resolver.plain(names):
                 if "string" in alternative["type"]:
-                    listed = [value for value in alternative.get("enum", []) if isinstance(value, str)]
-                    one.append(any_of(listed) if "enum" in alternative else self.text(alternative))
+                    texts = alternative | {"type": ["string"]}
+                    one.append(any_of(self.satisfying(texts)) if "enum" in texts else self.text(texts))
             found = intersect(found, self.either(one))
         return found
 
