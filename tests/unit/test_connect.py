@@ -41,6 +41,29 @@ def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str, name: str) -> N
     assert found == (f"openai/{name}" if tool == "aider" else name)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://",
+        "https:///",
+        "ftp://h",
+        "http://h/$(id)",
+        "http://h/a;id",
+        "http://h/a'b",
+        "http://h/a #b",
+        "http://h\nx: y",
+    ],
+)
+def test_a_url_that_a_shell_or_yaml_would_read_otherwise_is_refused(shell: Shell, url: str) -> None:
+    assert "write it as http://host:port" in shell(["connect", "openai", "--url", url], 2).err
+
+
+def test_a_name_that_no_line_can_hold_is_refused(shell: Shell) -> None:
+    """YAML takes U+0085 for the end of a line."""
+    for name in ("a\x85b", "a\nb", "\x7f", "\ufffe"):
+        assert "what the server calls its model" in shell(["connect", "llm", "--name", name], 2).err
+
+
 def test_the_lines_of_continue_are_a_whole_file(capsys: Captured) -> None:
     """Its parser refuses one without a name, a version or the models' providers."""
     main(["connect", "continue"])

@@ -238,7 +238,7 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
     assert reported[2]["custom_id"] == reported[2]["response"]["body"]["said"] == "\ud800"
 
 
-@pytest.mark.parametrize("body", [b"[1]", b'"x"', b"null", b"5"])
+@pytest.mark.parametrize("body", [b"[1]", b'"x"', b"null", b"5", b'{"choices": [], "x": 1e999}', b'{"y": NaN}'])
 def test_an_answer_that_is_no_object_ends_a_run_that_goes_on(body: bytes, tmp_path: Path, shell: Shell) -> None:
     """It stood in the output, in which no run could go on any more."""
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

@@ -20,6 +20,8 @@ examples:
   redraft connect llm >> ~/.config/io.datasette.llm/extra-openai-models.yaml
   redraft connect continue --url http://gpu.lan:8642 --name my-model"""
 
+URL = re.compile(r"https?://[\w.:\[\]-]+(?:/[\w.~%@:+=-]*)*", re.ASCII)
+"""Of letters that no shell, YAML or Vim takes for anything else."""
 YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Plain words that YAML 1.1 reads as a boolean or null."""
 
@@ -59,9 +61,9 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print them."""
     tool, place = TOOLS[arguments.tool], Address(arguments.url.rstrip("/"), arguments.name)
-    if not place.url.startswith(("http://", "https://")):
-        raise RequestError(f"--url is {arguments.url!r}; it must begin with http:// or https://")
-    if not place.name.strip():
+    if not URL.fullmatch(place.url):
+        raise RequestError(f"--url is {arguments.url!r}; write it as http://host:port or https://host/path")
+    if not place.name.strip() or not place.name.isprintable():
         raise RequestError(f"--name is {place.name!r}; give what the server calls its model (see /v1/models)")
     if arguments.json:
         print_json({"tool": arguments.tool, "file": tool.file, "lines": tool.lines(place)})

@@ -87,6 +87,7 @@ class Remote:
             found = json.loads(await self._whole(answer))
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
+            json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
             return found
 
     async def _name(self) -> str:

@@ -30,7 +30,7 @@ from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import ObjectiveRecipe, Recipe
 from redraft.tune.state import FILE, WORKER_ENDED, State, cut_log, follow, keep, restore
-from redraft.weights.adapter import write_adapter
+from redraft.weights.adapter import CONFIG, write_adapter
 
 LOG = "training-log.jsonl"
 ADAPTER = "adapter"
@@ -74,7 +74,9 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     try:
         with world_of(recipe) as world, alone(out, out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
-    except Exception as error:  # whatever it was: a run that took no step leaves no folder; all but two kinds go on up
+    except (
+        BaseException
+    ) as error:  # a run that took no step leaves no folder, whatever it was; what has no remedy goes on up
         another = isinstance(error, RequestError)  # program has just made the same folder
         if new and not another and not ((out / LOG).exists() and (out / LOG).stat().st_size):
             _take_back(out, new)  # no step began
@@ -84,7 +86,7 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     return out
 
 
-def _remedy(error: Exception, out: Path) -> str | None:
+def _remedy(error: BaseException, out: Path) -> str | None:
     """What to do about a disk that refuses or memory that ran out; None for any other error."""
     if isinstance(error, OSError):
         return (
@@ -134,6 +136,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         feed.look_ahead(state.step)
         if world.first:
             remove_halves(out, (FILE, LOG, *STARTED))
+            remove_halves(out / ADAPTER, (CONFIG,))
             cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps

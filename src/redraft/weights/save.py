@@ -33,8 +33,8 @@ from redraft.weights.shards import split
 from redraft.weights.source import INDEX, WeightSource
 
 _SHARD_BYTES = 5_000_000_000
-_SAVED = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
-"""How files of weights are named here."""
+_SAVED = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|\.tmp\w{6}")
+"""How files of weights are named here, and the library's halves of them."""
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ _QUICK_TURNS, _SLOW_TURNS = Turns(), Turns(around=TURNS)
 """The quick one holds up other constraints for half a second at most, so nothing steps aside for it."""
 
 
-def _branches(pattern: str, dot: str) -> list[list[str]]:
+def _branches(pattern: str, dot: str = _ECMA_DOT) -> list[list[str]]:
     """The pattern's outermost alternatives, each as its tokens in Rust's spelling."""
     found: list[list[str]] = [[]]
     depth, inside, counts = 0, False, 0

@@ -152,6 +152,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
     Raises ConstraintError naming the hole.
     """
     given, used, verbatim = dict(kinds or {}), set(), as_text(verbatim)
+    as_text(text, "template")
     if (begun := _UNCLOSED.search(text)) is not None:
         line = text.count("\n", 0, begun.start()) + 1
         raise ConstraintError(

@@ -37,15 +37,15 @@ MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 
 
-def as_text(text: str) -> str:
-    """A text that parts are copied from. Raises ConstraintError for what is none."""
+def as_text(text: str, name: str = "text to copy from") -> str:
+    """A text as it is, such as that which parts are copied from. Raises ConstraintError for what is none."""
     if not isinstance(text, str):
-        raise ConstraintError(f"the text to copy from is {text!r:.80}; it must be a string")
+        raise ConstraintError(f"the {name} is {text!r:.80}; it must be a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         bad = f"{text[error.start]!r} at character {error.start}"
-        raise ConstraintError(f"the text to copy from has an unpaired surrogate, {bad}; use valid Unicode") from None
+        raise ConstraintError(f"the {name} has an unpaired surrogate, {bad}; use valid Unicode") from None
     return text
 
 

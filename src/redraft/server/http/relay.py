@@ -86,9 +86,6 @@ class Relay:
         if scope["type"] != "http":
             return
         name_path(scope)
-        if scope["path"] == LIVE and scope["method"] in ("GET", "HEAD"):  # it says nothing of replicas
-            await JSONResponse({"status": "ok"})(scope, receive, send)
-            return
         await self._app(scope, receive, send)
 
     async def _relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,6 +94,9 @@ class Relay:
         name = (NAMED, request_id(headers).encode())  # the same for each replica that is asked
         scope["headers"] = [*(pair for pair in scope["headers"] if pair[0] != NAMED), name]
         send = _named(send, name)
+        if scope["path"] == LIVE and scope["method"] in ("GET", "HEAD"):  # it says nothing of replicas
+            await JSONResponse({"status": "ok"})(scope, receive, send)
+            return
         scope.setdefault("state", {})["key"] = number
         read, reply = _Read(caller_of(scope)), _Reply(send)
         try:
