@@ -9,20 +9,20 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 49_280, TESTS: 35_060}
+WHOLE_WALLS = {SOURCE: 49_440, TESTS: 35_380}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_860,
+    "core": 10_890,
     "images": 840,
     "model/gpu": 2_020,
-    "weights": 3_580,
-    "constraints": 6_890,
+    "weights": 3_590,
+    "constraints": 6_930,
     "tasks": 2_790,
     "tune": 4_410,
-    "measure": 2_770,
-    "server": 6_490,
+    "measure": 2_780,
+    "server": 6_500,
     "operations": 2_290,
     "trace": 650,
     "distributed": 640,

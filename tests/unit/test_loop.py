@@ -1,8 +1,10 @@
 """The loop on a thread of its own, and the calls that stand on it: map, variants, asyncio."""
 
 import asyncio
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from unittest.mock import Mock
@@ -113,6 +115,20 @@ def test_stopping_keeps_what_is_left_and_starting_goes_on(engine: Engine) -> Non
     engine.loop.start()
     assert all(done.acquire(timeout=60) for _ in range(2))
     assert sum(isinstance(event, Finished) for event in events) == 2
+
+
+def test_an_engine_that_nobody_has_is_let_go_with_its_thread() -> None:
+    """The thread and what runs at the program's end held it, and its model, until that end."""
+    engine = redraft.load("nano-sudoku")
+    assert asyncio.run(engine.submit(Request("x", Options(max_tokens=2, seed=1))).aresult()).seed == 1
+    model = weakref.ref(engine.model)
+    (thread,) = (one for one in threading.enumerate() if getattr(one, "_loop", lambda: None)() is engine.loop)
+    del engine
+    gc.collect()
+    thread.join(30)
+    gc.collect()
+    assert not thread.is_alive()
+    assert model() is None
 
 
 def test_coroutines_run_side_by_side(engine: Engine) -> None:

@@ -156,11 +156,43 @@ OPEN = {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 9}
         ({**OPEN, "not": {"const": 5}}, {"4": True, "5": False, "0": False}),
         ({"items": OPEN, "uniqueItems": True}, {"[4,4]": False, "[4]": True, "[0]": False}),
         ({"minimum": 3, "exclusiveMinimum": False, "const": 3}, {"3": True}),
+        ({"$ref": "#/definitions/x", "not": {"enum": [4]}, "definitions": {"x": OPEN}}, {"4": False, "5": True}),
+        ({"items": OPEN, "required": [], "not": False, "additionalItems": False}, {"[4]": True}),
+        ({"items": {"anyOf": [OPEN, {"exclusiveMinimum": 20}]}}, {"[4,21]": True, "[20]": False}),
+        ({"$ref": "urn:x#/definitions/y", "id": "urn:x", "definitions": {"y": OPEN}}, {"4": True, "0": False}),
     ],
 )
 def test_a_boolean_bound_takes_no_newer_word_away(schema: object, texts: dict[str, bool]) -> None:
     """One such bound, and no word that is newer than draft 4 was judged any more."""
     assert {text: not schema_problems(schema, text) for text in texts} == texts
+
+
+def test_a_boolean_bound_of_one_tool_leaves_the_others_theirs() -> None:
+    """No `$id` was read any more, so the references of other tools led nowhere."""
+    x = {"type": "array", "items": {"type": "integer"}, "contains": {"const": 5}}
+    tools = [{"$id": "urn:tool:f", **OPEN}, {"$id": "urn:tool:g", "$ref": "#/$defs/x", "$defs": {"x": x}}]
+    found, schema = compile_schema({"anyOf": tools}), {"anyOf": tools}
+    assert [found.dfa.matches(text) for text in (b"0", b"4", b"[4]", b"[5]")] == [False, True, True, True]
+    assert [not schema_problems(schema, text) for text in ("0", "4", "[4]", "[5]")] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"type": "object", "properties": {"p": {"items": [{"const": "Z"}]}}, "required": ["p"]},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "required": ["p"],
+         "properties": {"p": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "required": ["p"],
+         "properties": {"p": {"$ref": "#foo"}}, "definitions": {"q": {"$id": "#foo", "type": "integer"}}},
+    ],
+)  # fmt: skip
+def test_forms_of_an_old_schema_leave_a_new_one_beside_it_as_it_is(old: object) -> None:
+    """A validator of the old one's draft knows no prefixItems, nor what else the new one says."""
+    pair = {"items": {"enum": [0]}, "maxItems": 2, "if": {"prefixItems": [{"const": 1}]}, "else": {"minItems": 2}}
+    new = {"type": "object", "properties": {"q": pair}, "required": ["q"], "additionalProperties": False}
+    schema = {"anyOf": [{"$id": "urn:old", **old}, {"$id": "urn:new", **new}]}  # type: ignore[dict-item]  # a schema
+    assert compile_schema(schema).dfa.matches(b'{"q":[0]}')
+    assert [not schema_problems(schema, text) for text in ('{"q":[0]}', '{"q":[0,0]}')] == [False, True]
 
 
 def test_a_key_of_digits_or_none_is_found_in_the_answer() -> None:

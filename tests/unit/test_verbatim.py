@@ -16,12 +16,14 @@ from tests.helpers import Shell
 
 import redraft
 from redraft.constraints.compile.automaton import Compiled
-from redraft.constraints.compile.limits import OutOfReachError
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, OutOfReachError
 from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.template import read_template
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.sources import schema_source
-from redraft.errors import RequestError
+from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
+from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.verbatim import copied_or_free
 from redraft.prompts import CLOCK
 
@@ -138,6 +140,16 @@ def test_a_text_that_repeats_itself_takes_no_square() -> None:
             parts_of(text)
     assert time.monotonic() - began < 20
     assert parts_of("ab " * 300).matches(b"ab ab")
+
+
+@pytest.mark.parametrize("kind", ["enum(\ud800)", {"enum": ["\ud800"]}])
+def test_half_a_character_in_a_hole_or_a_gap_is_refused_by_name(kind: object) -> None:
+    with pytest.raises(ConstraintError, match="the kind has an unpaired surrogate"):
+        read_template("{{a}}", {"a": kind})
+    with pytest.raises(ConstraintError, match="the template has an unpaired surrogate"):
+        read_template("{{a: enum(\ud800|b)}}")
+    with pytest.raises(ConstraintError, match="the text of a gap has an unpaired surrogate"):
+        GapConstraint(lacks=("\ud800",)).dfa(DEFAULT_LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -257,19 +257,16 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
 
 async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
     """Answers in the rows' order, `at_once` of them under way, fewer of long ones."""
-    running: deque[tuple[asyncio.Task[RowAnswer], int]] = deque()
-    held = 0
+    running, held = deque[tuple[asyncio.Task[RowAnswer], int]](), 0
     try:
         for number, row in enumerate(rows, first):
             running.append((asyncio.create_task(_answer(answered, row, number)), len(row.data)))
             held += len(row.data)
             while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
                 held -= running[0][1]
-                yield await running[0][0]
-                running.popleft()
+                yield await running.popleft()[0]
         while running:
-            yield await running[0][0]
-            running.popleft()
+            yield await running.popleft()[0]
     finally:  # where one has ended the run, the others end with it, and say nothing
         for task, _ in running:
             task.cancel()
@@ -312,8 +309,7 @@ def _check_place(out: IO[bytes]) -> None:
 
 
 async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
-    """A refusal is an answer, too, and so is whatever else a row makes go wrong; but an error of the run's own, as of a
-    server that does not answer, ends it."""
+    """A refusal is an answer, too, and so is whatever else a row makes go wrong; an error of the run's own ends it."""
     try:
         check_length(row)
         return row, *await answered(row.data, number)

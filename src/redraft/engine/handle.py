@@ -228,7 +228,7 @@ class Handle:
             return self.answer.generation()
 
     async def aresult(self) -> Generation:
-        """The same for coroutines."""
+        """The same for coroutines. One that is cancelled here ends the request, for all who wait for it."""
         async for _ in self.adeltas():
             pass
         return self.answer.generation()

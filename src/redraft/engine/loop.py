@@ -15,6 +15,7 @@ import atexit
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 
@@ -35,6 +36,9 @@ from redraft.errors import BusyError, RequestError, RunError
 from redraft.interrupts import Held
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text
+
+LOOK_UP_SEC = 1.0
+"""How long a thread whose loop is gone goes on, at most."""
 
 
 class Loop:
@@ -183,9 +187,9 @@ class Loop:
             raise RunError("the program ends, and its loop cannot be started any more; ask from its main thread")
         with self._mail:
             if self._thread is None or self._thread.stopping:
-                self._thread = _Thread(self._keep_turning)
+                self._thread = _Thread(weakref.ref(self), self._mail)
                 self._thread.start()
-                atexit.register(self.stop)  # before the turn is taken for good: what runs gets its end
+                atexit.register(self._thread.end)  # before the turn is taken for good: what runs gets its end
 
     def stop(self) -> None:
         """End the thread after its current forward; requests left end with an error. In a fork there is none."""
@@ -204,7 +208,7 @@ class Loop:
                     return  # it has been started again meanwhile, and goes on with them
                 # What was submitted before this ends; who submits after it will see that no thread turns.
                 self._thread, left = None, self._all()
-                atexit.unregister(self.stop)
+                atexit.unregister(thread.end)
             self._fail(left, RunError("the loop was stopped while this request was running; start it and ask again"))
 
     @property
@@ -274,15 +278,6 @@ class Loop:
                 "an observer, which runs inside a forward's turn, called the engine; it may submit and abort: call "
                 "the rest when it has returned, or from another thread"
             )
-
-    def _keep_turning(self, thread: _Thread) -> None:
-        while True:
-            with self._mail:
-                self._mail.wait_for(lambda: self.is_busy or self._aborted or thread.stopping)
-                if thread.stopping:
-                    return
-            with suppress(BaseException):  # an exit that an observer asked for has ended its request: that is enough
-                self.tick()
 
     def _collect(self) -> None:
         """Take the mail: queue what has arrived, end what was aborted. Some may have ended on their way."""
@@ -379,8 +374,26 @@ class Loop:
 
 
 class _Thread(threading.Thread):
-    """One thread that turns a loop. The wish that it stop is its own, so a later thread never takes it for its."""
+    """One thread that turns a loop while somebody has it. The wish that it stop is its own, not a later thread's."""
 
-    def __init__(self, turn: Callable[[_Thread], None]) -> None:
-        super().__init__(target=turn, args=(self,), name="redraft-loop", daemon=True)
-        self.stopping = False
+    def __init__(self, loop: Callable[[], Loop | None], mail: threading.Condition) -> None:
+        super().__init__(name="redraft-loop", daemon=True)
+        self._loop, self._mail, self.stopping = loop, mail, False
+
+    def run(self) -> None:
+        """Turn, or sleep and look up now and then whether the loop is still there."""
+        while not self.stopping and (loop := self._loop()) is not None:
+            with self._mail:
+                if not (loop.is_busy or loop._aborted or self.stopping):
+                    del loop
+                    self._mail.wait(LOOK_UP_SEC)
+                    continue
+            with suppress(BaseException):  # an exit that an observer asked for has ended its request: that is enough
+                loop.tick()
+            del loop
+        atexit.unregister(self.end)
+
+    def end(self) -> None:
+        """Stop the loop, if it is still there."""
+        if (loop := self._loop()) is not None:
+            loop.stop()

@@ -17,6 +17,7 @@ from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.remembered import remembered
+from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Language, Source, Vocabulary, ready
 from redraft.errors import ConstraintError, RequestError
@@ -75,7 +76,11 @@ class GapConstraint:
 def _around(before: str, text: str, behind: str, limits: CompileLimits) -> Dfa:
     """A text between two regular expressions."""
     build = Builder(limits)
-    parts = (build.embed(whole_match(before)), build.literal(text.encode()), build.embed(whole_match(behind)))
+    parts = (
+        build.embed(whole_match(before)),
+        build.literal(as_text(text, "text of a gap").encode()),
+        build.embed(whole_match(behind)),
+    )
     return build.finish(build.then(*parts))
 
 

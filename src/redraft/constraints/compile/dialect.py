@@ -38,7 +38,6 @@ URIS = {
 }
 _META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
 _OPEN = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
-_NEWER = DEFINED[2020] - DEFINED[4]
 MOST_IGNORED = 100
 """Entries of a list of ignored keywords."""
 MOST_NODES = 200_000
@@ -84,34 +83,50 @@ def draft_of(schema: Any) -> SchemaDraft:
 
 
 def validated_as(schema: Any) -> tuple[int, Any]:
-    """The draft by which a validator reads a schema, and the schema: the draft that it is of; where it says none, one
-    that has the forms that it uses. None has both booleans as bounds and newer words: there they become numbers."""
+    """The draft by which a validator reads a schema, and the schema as it reads it: what says of no draft that it is
+    of that one may have the forms of several, which no draft has, and is read in those of the newest."""
     draft = draft_of(schema)
     if draft.stated:
         return draft.year, schema
-    year, old, new = 2020, False, False
-    for node, _ in nodes(schema, draft):
-        old |= any(isinstance(node.get(word), bool) for word, _ in _OPEN)
-        new |= not node.keys().isdisjoint(_NEWER)
-        if isinstance(node.get("items"), list) or "additionalItems" in node:
-            year = 2019
-    if not old:
-        return year, schema
-    return (year, _numbered(schema, draft)) if new else (4, schema)
-
-
-def _numbered(schema: Any, draft: SchemaDraft) -> Any:
-    """A copy in which no bound is open by a boolean beside it."""
-    found = deepcopy(schema)
+    inside = [node for node, _ in nodes(schema, draft)]
+    lists = any(isinstance(node.get("items"), list) or "additionalItems" in node for node in inside)
+    mixed = lists and any("prefixItems" in node for node in inside)
+    if not mixed and not has_old_bounds(inside) and not any(draft_of(node).stated for node in inside):
+        return 2019 if lists else 2020, schema
+    found, word = deepcopy(schema), name_word(schema)
     for node, _ in nodes(found, draft):
-        _open(node)
-    return found
+        if isinstance(said := node.pop(word, None), str):
+            node |= {"$anchor": said[1:]} if said.startswith("#") else {"$id": said}
+        if draft_of(node).stated:
+            del node["$schema"]
+        _renew(node)
+    return 2020, found
 
 
-def _open(node: dict[str, Any]) -> None:
+def name_word(schema: Any) -> str:
+    """The keyword that names a schema: `id` in draft 4, and where bounds have its form and nothing has a `$id`."""
+    draft = draft_of(schema)
+    if draft.stated:
+        return "id" if draft.year == 4 else "$id"
+    inside = [node for node, _ in nodes(schema, draft)]
+    return "id" if has_old_bounds(inside) and not any("$id" in node for node in inside) else "$id"
+
+
+def has_old_bounds(inside: list[dict[str, Any]]) -> bool:
+    """Whether a bound is open by a boolean beside it, as in draft 4."""
+    return any(isinstance(node.get(word), bool) for node in inside for word, _ in _OPEN)
+
+
+def _renew(node: dict[str, Any]) -> None:
+    """Bring the bounds and the lists of a schema into the form of 2020-12."""
     for word, bound in _OPEN:
         if isinstance(node.get(word), bool) and node.pop(word) and bound in node:
             node[word] = node.pop(bound)
+    if isinstance(node.get("items"), list):
+        node["prefixItems"] = node.pop("items")
+        if "additionalItems" in node:
+            node["items"] = node.pop("additionalItems")
+    node.pop("additionalItems", None)
 
 
 def modern(schema: dict[str, Any], draft: SchemaDraft) -> dict[str, Any]:
@@ -119,12 +134,7 @@ def modern(schema: dict[str, Any], draft: SchemaDraft) -> dict[str, Any]:
     if draft.only_refs and "$ref" in schema:
         return {"$ref": schema["$ref"]}
     found = {name: value for name, value in schema.items() if draft.defines(name)}
-    _open(found)
-    if isinstance(found.get("items"), list):
-        found["prefixItems"] = found.pop("items")
-        if "additionalItems" in found:
-            found["items"] = found.pop("additionalItems")
-    found.pop("additionalItems", None)
+    _renew(found)
     for word in ("$dynamicRef", "$recursiveRef"):
         if word in found:
             found.setdefault("$ref", found.pop(word))
@@ -205,7 +215,7 @@ class Document:
 
     def __post_init__(self) -> None:
         self.draft = draft_of(self.root)
-        self.word = "id" if validated_as(self.root)[0] == 4 else "$id"
+        self.word = name_word(self.root)
         self.named[""] = self.root
         self._read(self.root, "", ())
 

@@ -60,7 +60,7 @@ KEYWORDS: tuple[Keyword, ...] = (
         properties  in the order of the schema
         required
         additionalProperties  keys beyond the declared ones are written only where this is given, or nothing is declared
-        patternProperties  up to four patterns; with more the schema is guided
+        patternProperties  up to four patterns; with more the schema is guided, or refused if they overlap
         minProperties  over declared keys; keys beyond them may repeat, which is checked
         maxProperties
         items

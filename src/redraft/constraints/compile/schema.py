@@ -89,11 +89,8 @@ def compile_schema(
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     check_readable(schema)  # also what the language has no need of must be readable by the validator
-    return Compiled(
-        dfa.reached(np.ones(len(dfa), np.bool_)),
-        document.checked or resolver.inexact,
-        tuple(map(str, document.ignored)),
-    )
+    whole = dfa.reached(np.ones(len(dfa), np.bool_))
+    return Compiled(whole, document.checked or resolver.inexact, tuple(map(str, document.ignored)))
 
 
 def _deepest(document: Document, depth: int, compiler: Callable[[Resolver], _Compiler]) -> tuple[Resolver, Dfa]:

@@ -19,6 +19,7 @@ A hole whose name comes twice is two holes. Holes grow and shrink with what fits
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -187,6 +188,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
 
 def _hole(name: str, kind: Any, verbatim: str) -> Hole:
     try:
+        as_text(kind if isinstance(kind, str) else json.dumps(kind, ensure_ascii=False, default=repr), "kind")
         if isinstance(kind, str):
             dfa = _dfa(kind)
             copied = verbatim and kind.partition("(")[0] in COPIED
