@@ -89,15 +89,17 @@ class ChatTemplate:
 
         self.name = name
         if len(source) > MOST_SOURCE:
-            raise TextError(f"{name} has {len(source)} characters; at most {MOST_SOURCE}: fetch it again")
+            raise TextError(f"{name} has {len(source)} characters; at most {MOST_SOURCE}: shorten it")
         environment = _sandbox()
         try:
             self.variables = meta.find_undeclared_variables(environment.parse(source))
             self._run: Callable[[Mapping[str, Any]], Iterator[str]] = environment.from_string(source).generate
         except TemplateSyntaxError as error:
             raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
-        except (RecursionError, SyntaxError):  # the second is Python's, of what the template becomes
+        except RecursionError:
             raise TextError(f"{name} nests too deep; correct the template") from None
+        except SyntaxError as error:  # Python's, of what the template becomes
+            raise TextError(f"{name}: {error.msg}; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         _RENDERING.until, _RENDERING.left = time.monotonic() + MOST_RENDER_SEC, MOST_MADE

@@ -9,16 +9,16 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 49_440, TESTS: 35_380}
+WHOLE_WALLS = {SOURCE: 49_470, TESTS: 35_390}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_890,
+    "core": 10_900,
     "images": 840,
     "model/gpu": 2_020,
-    "weights": 3_590,
-    "constraints": 6_930,
+    "weights": 3_600,
+    "constraints": 6_950,
     "tasks": 2_790,
     "tune": 4_410,
     "measure": 2_780,

@@ -19,6 +19,7 @@ def test_a_token_stands_for_its_characters_and_a_byte_for_that_which_it_is_part_
     assert token_spans(engine.text, tokens) == wanted
     a, half, x = *engine.text.encode("☃", bos=False)[:2], engine.text.encode("x", bos=False)[0]
     assert token_spans(engine.text, [x, a, 1, half, x]) == [(0, 1), (1, 2), (1, 1), (2, 3), (3, 4)]
+    assert token_spans(engine.text, [a, 10**6, half]) == [(0, 1), (0, 0), (1, 2)]
     began = time.monotonic()
     assert token_spans(engine.text, tokens * 2000)[-1][1] == len(said) * 2000
     assert time.monotonic() - began < 10  # each is decoded once: a minute and more if all before are, each time

@@ -156,10 +156,15 @@ OPEN = {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 9}
         ({**OPEN, "not": {"const": 5}}, {"4": True, "5": False, "0": False}),
         ({"items": OPEN, "uniqueItems": True}, {"[4,4]": False, "[4]": True, "[0]": False}),
         ({"minimum": 3, "exclusiveMinimum": False, "const": 3}, {"3": True}),
-        ({"$ref": "#/definitions/x", "not": {"enum": [4]}, "definitions": {"x": OPEN}}, {"4": False, "5": True}),
+        ({"properties": {"b": OPEN, "c": {"$ref": "#/d/X"}}, "d": {"X": OPEN}}, {'{"c":0}': False, '{"c":4}': True}),
+        ({"items": [OPEN], "additionalItems": {"$ref": "#/items/0"}}, {"[4,0]": False, "[4,4]": True}),
+        ({"items": OPEN, "id": "#/properties/a"}, {"[4]": True, "[0]": False}),
         ({"items": OPEN, "required": [], "not": False, "additionalItems": False}, {"[4]": True}),
         ({"items": {"anyOf": [OPEN, {"exclusiveMinimum": 20}]}}, {"[4,21]": True, "[20]": False}),
-        ({"$ref": "urn:x#/definitions/y", "id": "urn:x", "definitions": {"y": OPEN}}, {"4": True, "0": False}),
+        (
+            {"id": "urn:x", "items": {"$ref": "urn:x#/definitions/y"}, "definitions": {"y": OPEN}},
+            {"[4]": True, "[0]": False},
+        ),
     ],
 )
 def test_a_boolean_bound_takes_no_newer_word_away(schema: object, texts: dict[str, bool]) -> None:

@@ -161,8 +161,8 @@ def answer_rows(
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-        async with within:
-            async for one in _each(answered, rows, first, at_once):
+        async with within, aclosing(_each(answered, rows, first, at_once)) as found:
+            async for one in found:
                 yield one
 
     return write_rows(answers, source, target, settings=settings, report=report)

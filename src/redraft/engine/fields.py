@@ -76,12 +76,13 @@ def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: in
 
 
 def token_spans(text: Text, tokens: Sequence[int]) -> list[Span]:
-    """The characters that each token stands for; every byte of one stands for it, a special token for none."""
+    """The characters that each token stands for; every byte of one stands for it, special and unknown ones for none."""
     spans, run, end = [(0, 0)] * len(tokens), list[int](), 0
     for i, token in enumerate((*tokens, None)):
         if token in text.byte_ids:
             run.append(i)
-        elif token in text.special_ids:  # it does not even end a run of bytes
+        elif token is not None and (token in text.special_ids or text.tokenizer.id_to_token(token) is None):
+            # It stands for nothing, and does not even end a run of bytes.
             spans[i] = end, end
         else:
             shown = text.decode([tokens[at] for at in run])

@@ -208,7 +208,6 @@ class Loop:
                     return  # it has been started again meanwhile, and goes on with them
                 # What was submitted before this ends; who submits after it will see that no thread turns.
                 self._thread, left = None, self._all()
-                atexit.unregister(thread.end)
             self._fail(left, RunError("the loop was stopped while this request was running; start it and ask again"))
 
     @property
@@ -382,15 +381,16 @@ class _Thread(threading.Thread):
 
     def run(self) -> None:
         """Turn, or sleep and look up now and then whether the loop is still there."""
-        while not self.stopping and (loop := self._loop()) is not None:
+        while (loop := self._loop()) is not None:
             with self._mail:
-                if not (loop.is_busy or loop._aborted or self.stopping):
+                if self.stopping:
+                    break
+                if not (loop.is_busy or loop._aborted):
                     del loop
                     self._mail.wait(LOOK_UP_SEC)
                     continue
             with suppress(BaseException):  # an exit that an observer asked for has ended its request: that is enough
                 loop.tick()
-            del loop
         atexit.unregister(self.end)
 
     def end(self) -> None:

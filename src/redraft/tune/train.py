@@ -74,9 +74,8 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
     try:
         with world_of(recipe) as world, alone(out, out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
-    except (
-        BaseException
-    ) as error:  # a run that took no step leaves no folder, whatever it was; what has no remedy goes on up
+    except BaseException as error:
+        # Whatever it was: a run that took no step leaves no folder. What has no remedy goes on up.
         another = isinstance(error, RequestError)  # program has just made the same folder
         if new and not another and not ((out / LOG).exists() and (out / LOG).stat().st_size):
             _take_back(out, new)  # no step began

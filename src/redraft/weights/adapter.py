@@ -123,12 +123,14 @@ def merge_adapter(model: DiffusionGemma, folder: Path) -> None:
             )
         if not (low.a.isfinite().all() and low.b.isfinite().all()):
             raise WeightsError(f"{folder}: the adapter of {slot.stored} holds NaN or infinity; train it again")
-    for slot, low in wanted:
-        rows = ours[slot.target][slot.rows]
-        merged = (rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype)
-        if not merged.isfinite().all():
-            raise WeightsError(f"{folder}: {slot.stored} would be too large with its adapter; lower lora_alpha")
-        rows.copy_(merged)
+    for writes in (False, True):  # not before all are looked at
+        for slot, low in wanted:
+            rows = ours[slot.target][slot.rows]
+            merged = (rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype)
+            if writes:
+                rows.copy_(merged)
+            elif not merged.isfinite().all():
+                raise WeightsError(f"{folder}: {slot.stored} would be too large with its adapter; lower lora_alpha")
 
 
 def _stored(stored: str, low: Low) -> Iterator[tuple[str, Tensor]]:

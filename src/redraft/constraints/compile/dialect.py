@@ -38,6 +38,7 @@ URIS = {
 }
 _META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
 _OPEN = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
+_NEWER = {name for name in DEFINED[2020] - DEFINED[4] if CARE[name] is not Care.NOTED} | {"$id"}
 MOST_IGNORED = 100
 """Entries of a list of ignored keywords."""
 MOST_NODES = 200_000
@@ -83,38 +84,53 @@ def draft_of(schema: Any) -> SchemaDraft:
 
 
 def validated_as(schema: Any) -> tuple[int, Any]:
-    """The draft by which a validator reads a schema, and the schema as it reads it: what says of no draft that it is
-    of that one may have the forms of several, which no draft has, and is read in those of the newest."""
+    """The draft by which a validator reads a schema, and the schema as it reads it.
+
+    One without `$schema` is of the draft whose forms it has. If it mixes those of several, as tools of several hands do
+    together, it is rewritten in those of 2020-12."""
     draft = draft_of(schema)
     if draft.stated:
         return draft.year, schema
-    inside = [node for node, _ in nodes(schema, draft)]
-    lists = any(isinstance(node.get("items"), list) or "additionalItems" in node for node in inside)
-    mixed = lists and any("prefixItems" in node for node in inside)
-    if not mixed and not has_old_bounds(inside) and not any(draft_of(node).stated for node in inside):
-        return 2019 if lists else 2020, schema
-    found, word = deepcopy(schema), name_word(schema)
-    for node, _ in nodes(found, draft):
-        if isinstance(said := node.pop(word, None), str):
-            node |= {"$anchor": said[1:]} if said.startswith("#") else {"$id": said}
-        if draft_of(node).stated:
+    forms = {form for node, path in nodes(schema, draft) for form in _forms(node, draft, inner=bool(path))}
+    if "bounds" in forms and not forms & {"newer", "draft"}:
+        return 4, schema
+    if forms & {"bounds", "draft"} or forms >= {"lists", "prefixItems"}:
+        return 2020, _rewritten(schema, draft)
+    return 2019 if "lists" in forms else 2020, schema
+
+
+def _forms(node: dict[str, Any], draft: SchemaDraft, *, inner: bool) -> Iterator[str]:
+    """What a schema has that not every draft has: bounds open by a boolean, lists as items, prefixItems, words or
+    values newer than draft 4, a draft of its own."""
+    if any(isinstance(node.get(word), bool) for word, _ in _OPEN):
+        yield "bounds"
+    if isinstance(node.get("items"), list) or "additionalItems" in node:
+        yield "lists"
+    if "prefixItems" in node:
+        yield "prefixItems"
+    if inner and draft_of(node).stated:
+        yield "draft"
+    flags = {path[0] for one, path in inner_schemas(node, draft) if isinstance(one, bool)}
+    if (
+        not node.keys().isdisjoint(_NEWER)
+        or node.get("required") == []
+        or any(word in node and not isinstance(node[word], bool) for word, _ in _OPEN)
+        or flags - {"additionalProperties", "additionalItems"}
+    ):
+        yield "newer"
+
+
+def _rewritten(schema: Any, draft: SchemaDraft) -> Any:
+    found = deepcopy(schema)
+    for node, path in nodes(found, draft):
+        if path and draft_of(node).stated:
             del node["$schema"]
+        if str(node.get("$id", "")).startswith("#"):
+            node["$anchor"] = node.pop("$id")[1:]
+        if "$recursiveRef" in node:
+            node.setdefault("$ref", node.pop("$recursiveRef"))
         _renew(node)
-    return 2020, found
-
-
-def name_word(schema: Any) -> str:
-    """The keyword that names a schema: `id` in draft 4, and where bounds have its form and nothing has a `$id`."""
-    draft = draft_of(schema)
-    if draft.stated:
-        return "id" if draft.year == 4 else "$id"
-    inside = [node for node, _ in nodes(schema, draft)]
-    return "id" if has_old_bounds(inside) and not any("$id" in node for node in inside) else "$id"
-
-
-def has_old_bounds(inside: list[dict[str, Any]]) -> bool:
-    """Whether a bound is open by a boolean beside it, as in draft 4."""
-    return any(isinstance(node.get(word), bool) for node in inside for word, _ in _OPEN)
+    return found
 
 
 def _renew(node: dict[str, Any]) -> None:
@@ -215,7 +231,7 @@ class Document:
 
     def __post_init__(self) -> None:
         self.draft = draft_of(self.root)
-        self.word = name_word(self.root)
+        self.word = "id" if validated_as(self.root)[0] == 4 else "$id"
         self.named[""] = self.root
         self._read(self.root, "", ())
 

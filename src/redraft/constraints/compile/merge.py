@@ -18,7 +18,7 @@ from typing import Any
 from redraft.constraints.compile.dialect import Document, discriminator, modern
 from redraft.constraints.compile.exclusive import exclusive
 from redraft.constraints.compile.limits import OutOfReachError, check_time
-from redraft.constraints.compile.regex import at_most
+from redraft.constraints.compile.regex import widest_search
 from redraft.constraints.compile.values import json_key
 from redraft.errors import ConstraintError
 
@@ -151,7 +151,7 @@ def says(schema: Schema, key: str) -> list[Any]:
     """All that a schema says about the value of a key."""
     found = [schema["properties"][key]] if key in schema.get("properties", {}) else []
     for pattern, inner in schema.get("patternProperties", {}).items():
-        if at_most(pattern).matches(key.encode()):
+        if widest_search(pattern).matches(key.encode()):
             found.append(inner)
     return found or ([schema["additionalProperties"]] if "additionalProperties" in schema else [True])
 

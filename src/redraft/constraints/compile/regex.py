@@ -103,9 +103,9 @@ def irregular(pattern: str) -> str:
     return next((what for refused, what in _REFUSED if refused.search(plain)), "")
 
 
-def at_most(pattern: str) -> Dfa:
-    """What is to be taken away where a pattern must not match: validators whose dot takes \\r, U+2028 and U+2029, too,
-    must find nothing either."""
+def widest_search(pattern: str) -> Dfa:
+    """All that any validator may take for a match, to be taken away where a pattern must not match: to some, a dot is
+    \\r, U+2028 and U+2029, too."""
     return ecma_search(pattern, _RUST_DOT)
 
 
@@ -263,7 +263,9 @@ def _branches(pattern: str, dot: str = _ECMA_DOT) -> list[list[str]]:
             inside = token != "]"
             before = found[-1][-1]
             if not inside and before in ("[", "[^"):  # empty to ECMA, and to others a class that holds it
-                raise OutOfReachError(rf"pattern {pattern!r:.200} has [], which is read in two ways; write \]")
+                raise OutOfReachError(
+                    rf"pattern {pattern!r:.200} has [], which is read in two ways; write \] or [\s\S]"
+                )
             if token == "-" and before.endswith("-") and not before.endswith(r"\-"):  # Rust takes away what follows
                 raise OutOfReachError(
                     rf"pattern {pattern!r:.200} has -- in a class, which is read in two ways; write \-"
@@ -272,7 +274,9 @@ def _branches(pattern: str, dot: str = _ECMA_DOT) -> list[list[str]]:
             continue
         counts = counts + 1 if token in ("*", "+", "?") or (token[0] == "{" != token) else 0
         if counts > 2 or (counts == 2 and token != "?"):  # Rust counts what is counted, ECMA has no such thing
-            raise OutOfReachError(f"pattern {pattern!r:.200} counts a part twice; put the part in (?:…)")
+            raise OutOfReachError(
+                f"pattern {pattern!r:.200} counts a part twice; write (?:a{{2}}){{3}} for a{{2}}{{3}}"
+            )
         depth += token.startswith("(") - (token == ")")
         inside = token == "["
         if token == "|" and depth == 0:

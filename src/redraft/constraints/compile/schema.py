@@ -34,7 +34,7 @@ from redraft.constraints.compile.limits import (
 )
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
 from redraft.constraints.compile.record import ObjectPairs
-from redraft.constraints.compile.regex import at_most, ecma_search, irregular, whole_match
+from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable, verdicts
@@ -329,9 +329,10 @@ class _Compiler:
     def entries(self, plain: Schema, trail: Trail, free: int) -> Iterator[tuple[str, tuple[bytes | Dfa, Dfa] | None]]:
         """Declared properties, and required ones that are not, in order: the key, and key and value as written."""
         declared = list(plain.get("properties", {}))
+        allowed = self.keys(plain) if plain.get("names") else None
         for key in dict.fromkeys([*declared, *plain.get("required", [])]):
-            inner, names = self.resolver.together(says(plain, key)), plain.get("names", [])
-            if names and not self.keys(plain).matches(key.encode()):
+            inner = self.resolver.together(says(plain, key))
+            if allowed is not None and not allowed.matches(key.encode()):
                 inner = False
             yield key, self.entry(self.key(key), inner, trail, free if key in declared else free - 1)
 
@@ -357,12 +358,12 @@ class _Compiler:
         for size in range(1, len(patterns) + 1):
             for chosen in combinations(patterns, size):
                 inside = reduce(intersect, [keys, *(ecma_search(one) for one in chosen)])
-                inside = reduce(subtract, [inside, *(at_most(one) for one in patterns if one not in chosen)])
+                inside = reduce(subtract, [inside, *(widest_search(one) for one in patterns if one not in chosen)])
                 inner = self.resolver.together([patterns[one] for one in chosen])
                 if not inside.is_empty:
                     yield self.entry(self.any_key(inside), inner, trail, free)
         if rest:
-            inside = reduce(subtract, [keys, *(at_most(one) for one in patterns)])
+            inside = reduce(subtract, [keys, *(widest_search(one) for one in patterns)])
             inner = plain.get("additionalProperties", True)
             if not inside.is_empty:
                 yield self.entry(self.any_key(inside), inner, trail, free - (inner is True))

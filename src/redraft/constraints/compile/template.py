@@ -35,7 +35,7 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
 from redraft.constraints.compile.verbatim import as_text, parts_of
 from redraft.constraints.language import Source
-from redraft.constraints.validation import Problem, Span, schema_problems
+from redraft.constraints.validation import Problem, Span, check_depth, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
 
@@ -188,6 +188,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
 
 def _hole(name: str, kind: Any, verbatim: str) -> Hole:
     try:
+        check_depth(kind)
         as_text(kind if isinstance(kind, str) else json.dumps(kind, ensure_ascii=False, default=repr), "kind")
         if isinstance(kind, str):
             dfa = _dfa(kind)

@@ -27,7 +27,7 @@ from redraft.server.http.sse import DONE, line_of
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
 ABSOLUTE = re.compile(r"(?i)\Ahttps?://[^/]*")
-SAFE_ID = re.compile(r"[\w.:-]{1,128}")
+SAFE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),

@@ -282,7 +282,7 @@ class _Reply:
 
 
 def _named(send: Send, name: tuple[bytes, bytes]) -> Send:
-    """Refusals that are no replica's have its headers and the request's name, too."""
+    """The relay's own answers get the headers that a replica's have, and the request's name."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start" and NAMED not in dict(message["headers"]):
