@@ -37,6 +37,7 @@ from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import LibraryLines, Log
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
+from redraft.server.http.sse import DONE
 
 Patch = pytest.MonkeyPatch
 MESSAGES = {"messages": USER}
@@ -449,7 +450,9 @@ def test_what_the_end_of_the_server_cuts_off_says_so(streams: bool) -> None:
     asyncio.run(run())
     assert sent[0]["status"] == (200 if streams else 503)
     assert not sent[1].get("more_body")
-    assert json.loads(sent[1]["body"].removeprefix(b"data: "))["error"]["code"] == "draining"
+    said = sent[1]["body"].removeprefix(b"data: ").removesuffix(DONE if streams else b"")
+    assert json.loads(said)["error"]["code"] == "draining"
+    assert sent[1]["body"].endswith(DONE) == streams
 
 
 def test_half_of_the_threads_are_the_most_of_one_caller() -> None:
