@@ -191,11 +191,11 @@ def test_a_boolean_bound_of_one_tool_leaves_the_others_theirs() -> None:
          "properties": {"p": {"$ref": "#foo"}}, "definitions": {"q": {"$id": "#foo", "type": "integer"}}},
     ],
 )  # fmt: skip
-def test_forms_of_an_old_schema_leave_a_new_one_beside_it_as_it_is(old: object) -> None:
+def test_forms_of_an_old_schema_leave_a_new_one_beside_it_as_it_is(old: dict[str, Any]) -> None:
     """A validator of the old one's draft knows no prefixItems, nor what else the new one says."""
     pair = {"items": {"enum": [0]}, "maxItems": 2, "if": {"prefixItems": [{"const": 1}]}, "else": {"minItems": 2}}
     new = {"type": "object", "properties": {"q": pair}, "required": ["q"], "additionalProperties": False}
-    schema = {"anyOf": [{"$id": "urn:old", **old}, {"$id": "urn:new", **new}]}  # type: ignore[dict-item]  # a schema
+    schema = {"anyOf": [{"$id": "urn:old", **old}, {"$id": "urn:new", **new}]}
     assert compile_schema(schema).dfa.matches(b'{"q":[0]}')
     assert [not schema_problems(schema, text) for text in ('{"q":[0]}', '{"q":[0,0]}')] == [False, True]
 

@@ -121,6 +121,7 @@ def _forms(node: dict[str, Any], draft: SchemaDraft, *, inner: bool) -> Iterator
 
 
 def _rewritten(schema: Any, draft: SchemaDraft) -> Any:
+    """A copy in the forms of 2020-12; it says of no schema inside it that it is of another draft."""
     found = deepcopy(schema)
     for node, path in nodes(found, draft):
         if path and draft_of(node).stated:

@@ -340,8 +340,8 @@ class Guided:
         return found
 
     def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
-        """Texts cannot be drawn in proportion where only the next token is known: no request gets here."""
-        raise NotImplementedError
+        """Texts cannot be drawn in proportion where only the next token is known, so `engine/resolve.py` refuses it."""
+        raise AssertionError("a request that draws came to a schema that is held from left to right")
 
 
 def tokenizer_of(pieces: Sequence[bytes | None], end: int) -> LLTokenizer:
