@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 49_470, TESTS: 35_390}
+WHOLE_WALLS = {SOURCE: 49_570, TESTS: 35_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 6_950,
+    "constraints": 7_040,
     "tasks": 2_790,
     "tune": 4_410,
     "measure": 2_780,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.__main__ import main
+from redraft.constraints.compile import template
 from redraft.constraints.compile.template import read_template
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, UnsatisfiedError
@@ -161,3 +162,10 @@ def test_what_only_a_validator_can_read_of_a_hole_holds_too(engine: Engine) -> N
         assert filled.text == f"é = {3 - barred}; 7"
     with pytest.raises(UnsatisfiedError, match="hole 'x'"):
         engine.fill("x = {{x}}", {"x": {"enum": [1, 2], "not": {"type": "integer"}}}, options=Options(seed=1))
+
+
+def test_a_hole_that_was_compiled_wrongly_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = template.compile_schema({"type": "string", "maxLength": 2})
+    monkeypatch.setattr(template, "compile_schema", lambda schema, verbatim: compiled)
+    with pytest.raises(UnsatisfiedError, match="hole 'n'"):
+        engine.fill("n = {{n}}", {"n": {"type": "integer"}}, options=Options(seed=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import re
@@ -16,17 +17,18 @@ import pytest
 from tests.helpers import ANSWER, PROMPT, listen
 
 from constraints import RECORD
+from redraft.constraints import validation
 from redraft.constraints.checks import Check, command_check
 from redraft.constraints.condition import edge_layout
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.span import SpanLanguage
-from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.language import Source, Vocabulary, ready
 from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.constraints.validation import Problem, span_of
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import resolve
-from redraft.engine.answer import Answer
+from redraft.engine.answer import Answer, Delta
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
@@ -34,6 +36,7 @@ from redraft.engine.scheduler import piece_of
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.operations.engine import Engine
 from redraft.operations.repair import repair
+from redraft.operations.stream import stream
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -371,3 +374,33 @@ def test_the_draft_reported_on_the_way_is_always_a_valid_beginning(engine: Engin
             state = language.automaton.after(0, tokens)
             whole = len(tokens) == 32 and state >= 0 and language.automaton.accepts[state]  # without room for an end
             assert state == language.automaton.end or whole, engine.text.decode(tokens)
+
+
+def miscompiled(schema: Any, language: str) -> Source:
+    """A schema whose automaton holds other texts than it says, as a bug of the compiler would make one."""
+    return replace(regex_source(language), kind="schema", text=json.dumps(schema))
+
+
+def test_what_was_compiled_wrongly_is_an_error_and_no_answer(engine: Engine) -> None:
+    request = Request(PROMPT, Options(seed=1, max_tokens=8), constraint=miscompiled({"type": "integer"}, "[a-c]{2}"))
+    assert engine.language(request.constraint).held == "exact"
+    with pytest.raises(UnsatisfiedError, match="not JSON"):
+        engine.run(request)
+
+    async def streamed() -> list[Delta]:
+        return [delta async for delta in stream(engine, request)]
+
+    for answer in (engine.submit(request).aresult, streamed):
+        with pytest.raises(UnsatisfiedError, match="not JSON"):
+            asyncio.run(answer())
+    right = replace(request, constraint=miscompiled({"type": "number"}, "[1-3]{2}"))
+    assert engine.run(right).constraint == "exact"
+
+
+def test_a_validator_that_knows_no_answer_takes_none_away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(PROMPT, Options(seed=1, max_tokens=8), constraint=miscompiled({"pattern": "("}, '"[a-c]{2}"'))
+    assert engine.run(request).constraint == "exact", "a pattern that the validator cannot read"
+    one = replace(request, constraint=miscompiled({"maximum": 5}, "[1-3]{2}"))
+    monkeypatch.setattr(validation._QUICK, "ask", lambda question, seconds: None)
+    monkeypatch.setattr(validation._SLOW, "ask", lambda question, seconds: pytest.fail("no answer waits for it"))
+    assert engine.run(one).constraint == "exact"

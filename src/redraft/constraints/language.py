@@ -35,7 +35,7 @@ from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.guided import Guide, GuidedProjection, NoLayout, grammar_of, tokenizer_of
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
-from redraft.constraints.validation import Problem, check_readable, schema_problems
+from redraft.constraints.validation import Problem, check_readable, contradictions, schema_problems
 from redraft.errors import ConstraintError
 from redraft.model.gpu.automata import ConditionKernels
 from redraft.text import Text
@@ -178,9 +178,17 @@ class Language:
         """The part of the emitted tokens whose text checks read: all of them."""
         return tokens
 
+    @property
+    def is_validated(self) -> bool:
+        """Whether there is an independent validator for its answers: for those of a schema."""
+        return self.source.kind == "schema"
+
     def problems(self, text: str) -> list[Problem]:
-        """What an independent validator has to say against an answer; nothing for languages other than schemas."""
-        return schema_problems(json.loads(self.source.text), text) if self.source.kind == "schema" else []
+        """What the validator has to say against an answer. If the automaton has all of the schema that is nothing,
+        unless it was compiled wrongly."""
+        if not self.is_validated:
+            return []
+        return (schema_problems if self.checked else contradictions)(json.loads(self.source.text), text)
 
     def without(self, tokens: frozenset[int]) -> Language:
         """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""

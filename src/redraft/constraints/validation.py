@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
@@ -93,44 +93,59 @@ class Problem:
     span: Span | None = None
 
 
-def schema_problems(schema: Any, text: str) -> list[Problem]:
+def schema_problems(schema: Any, text: str, *, quick: bool = False) -> list[Problem]:
     """What jsonschema-rs says against a text as a value of a schema. Raises as `verdicts`."""
     try:
         value = json.loads(unfenced(text))
     except ValueError as error:
         return [Problem(f"not JSON: {error}")]
     found = []
-    for steps, said in verdicts(schema, value):
+    for steps, said in verdicts(schema, value, quick=quick):
         path = _path_in(value, steps)
         where = "/".join(map(str, steps)) or "the top"
         found.append(Problem(f"at {where}: {said[:200]}", span_of(text, path) if path else None))
     return found
 
 
-def verdicts(schema: Any, value: Any, most: int = MOST_SAID) -> list[tuple[list[str | int], str]]:
+def contradictions(schema: Any, text: str) -> list[Problem]:
+    """The same of a text that was held to all of the schema: no question, but a second look at what redraft compiled.
+    Nothing where the validator cannot read the schema, or has no quick answer."""
+    with suppress(ConstraintError, DeadlineError):
+        return schema_problems(schema, text, quick=True)
+    return []
+
+
+def verdicts(
+    schema: Any, value: Any, most: int = MOST_SAID, *, quick: bool = False
+) -> list[tuple[list[str | int], str]]:
     """What jsonschema-rs says against a value: paths in it, and messages; nothing if it is valid.
 
     The library can neither be interrupted nor given a bound on memory, and while it works no thread of Python does. A
     schema of a kilobyte can take it minutes, in more ways than can be counted beforehand: references that branch,
-    `unevaluated…` in one another, patterns that search forwards and back. So it works in processes of its own: one for
-    all that is quick, and one for what the first found too long, with limits over which a value is as good as invalid.
-    Callers take turns at each. Raises ConstraintError for a schema that it cannot read, DeadlineError where it takes
-    longer than its caller waits, BusyError for one too many, or if something ends the processes.
+    `unevaluated…` in one another, patterns that search forwards and back. So it works in processes of its own: one
+    for all that is quick, and one for what the first found too long, with limits over which a value is as good as
+    invalid. Callers take turns at each. With `quick` the second is not asked, and what would need it is valid. Raises
+    ConstraintError for a schema that it cannot read, DeadlineError where it takes longer than its caller waits,
+    BusyError for one too many, or if something ends the processes.
     """
     draft, schema = validated_as(schema)
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []
     text = json.dumps(schema)
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in set(_META_SCHEMA.findall(text))}
-    return _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most)
+    return _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most, quick=quick)
 
 
-def _judged(how: list[Any], schema: str, value: Any, most: int) -> list[tuple[list[str | int], str]]:
+def _judged(
+    how: list[Any], schema: str, value: Any, most: int, *, quick: bool = False
+) -> list[tuple[list[str | int], str]]:
     asked = f"{json.dumps(how)[:-1]}, {schema}"
     question = f"{asked}, {json.dumps(value)}, {most}]".encode()
     known = hashlib.blake2b(f"{asked}, {bool(most)}".encode()).digest()
-    answer = _quickly(question, known) or _slowly(question, known)
+    answer = _quickly(question, known)
+    if answer is None and not quick:
+        answer = _slowly(question, known)
     if answer is None:
-        return [([], TOO_MUCH)]
+        return [] if quick else [([], TOO_MUCH)]
     found = json.loads(answer)
     if len(found) == 2 and isinstance(found[1], str):
         raise _unreadable(*found)

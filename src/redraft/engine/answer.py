@@ -235,7 +235,7 @@ class Answer:
             return
         if language.holds(tokens := self.tokens):
             attempt = self.text.decode(language.answer(tokens))
-            if language.checked and (problems := language.problems(attempt)):
+            if self.request.is_validated and (problems := language.problems(attempt)):
                 raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return
         if self.finish == "deadline":

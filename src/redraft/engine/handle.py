@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from redraft.constraints.validation import judged
 from redraft.engine.answer import Answer, Delta
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.request import Generation, ResolvedRequest
@@ -216,7 +217,8 @@ class Handle:
         """The same for coroutines."""
         async with aclosing(self.aevents()) as events:
             async for event in events:
-                yield self._added(event)
+                validated = isinstance(event, Finished) and self.request.is_validated  # which may take a while
+                yield await judged(self._added, event) if validated else self._added(event)
                 if self.answer.stopped:
                     return
 

@@ -75,7 +75,7 @@ class ResolvedRequest:
 
     `width` is the canvas's in tokens, 0 for a causal answer; if `fitted`, a later canvas is no wider than what is left
     needs. `vocab` is the vocabulary's size, `eos` the end tokens. With a `pace`, `policy` is the one to begin with.
-    The loop reads no `check`: it is for `redraft.operations.repair`.
+    The loop reads no `check`: it is for `redraft.operations.repair`, whose attempts are not `judged` one by one.
     `images` stand in the prompt, each in place of its placeholders. `work` is what a step
     of the language costs the host, in edges.
     """
@@ -98,6 +98,7 @@ class ResolvedRequest:
     pace: Pace | None = None
     language: Language | None = None
     check: Check | None = field(default=None, repr=False)
+    judged: bool = True
     images: tuple[PlacedImage, ...] = ()
     work: int = 0
 
@@ -123,7 +124,12 @@ class ResolvedRequest:
     @property
     def needs_repair(self) -> bool:
         """Whether a validator has to read the answer before anything of it is shown."""
-        return self.check is not None or (self.language is not None and self.language.checked)
+        return self.judged and (self.check is not None or (self.language is not None and self.language.checked))
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether a validator reads the whole answer at its end."""
+        return self.judged and self.language is not None and self.language.is_validated
 
 
 @dataclass(frozen=True)

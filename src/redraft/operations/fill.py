@@ -18,7 +18,7 @@ from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
-from redraft.errors import RedraftError, RequestError
+from redraft.errors import RedraftError, RequestError, UnsatisfiedError
 from redraft.operations.read_back import second_opinion
 from redraft.operations.repair import repair
 
@@ -77,6 +77,8 @@ def fill(
     if read_back:
         with suppress(RedraftError):  # it is filled all the same
             done = second_opinion(engine, request, done).done
+    if problems := found.problems(done.text):
+        raise UnsatisfiedError(done.text, [problem.reason for problem in problems])
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)

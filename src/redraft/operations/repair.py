@@ -88,9 +88,7 @@ def _once(request: ResolvedRequest) -> Attempts:
 
 
 def _attempts(engine: Core, request: ResolvedRequest, rounds: int) -> Attempts:
-    # The language's own check is made here, where something can be done about it.
-    language = None if request.language is None else replace(request.language, checked=False)
-    whole = replace(request, language=language)
+    whole = replace(request, judged=False)  # but here, where something can be done about it
     began, done = time.monotonic(), (yield whole)
     best: tuple[str, list[Problem]] | None = None
     rejected: list[str] = []
@@ -104,7 +102,7 @@ def _attempts(engine: Core, request: ResolvedRequest, rounds: int) -> Attempts:
             done = _beside(done, (yield from _again(engine, _hurried(whole, began), done, problems, rejected)))
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
-    return replace(done, seed=request.seed, constraint=None if request.language is None else request.language.held)
+    return replace(done, seed=request.seed)
 
 
 def _said(engine: Core, request: ResolvedRequest, done: Generation) -> str:
@@ -190,14 +188,14 @@ def _again(
 def _without(engine: Core, request: ResolvedRequest, rejected: Sequence[str]) -> Language:
     """The answer's language without the rejected texts."""
     if isinstance(request.language, GuidedLanguage):
-        return replace(request.language, checked=False)  # texts cannot be taken out of it; other noise has to do
+        return request.language  # texts cannot be taken out of it; other noise has to do
     source = anything() if request.language is None else request.language.source
     language = ready(excluding(source, rejected), engine.vocabulary, counted=False)
     if isinstance(request.language, ThinkingLanguage):
         language = after_thinking(language, request.language.closing, request.language.opening)
     elif request.language is not None:
         language = replace(request.language, source=language.source, layout=language.layout)
-    return replace(language.without(frozenset(request.policy.shaping.forbidden)), checked=False)
+    return language.without(frozenset(request.policy.shaping.forbidden))
 
 
 def _around(fresh: ResolvedRequest, done: Generation, wrong: list[int]) -> ResolvedRequest:

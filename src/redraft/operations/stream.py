@@ -66,9 +66,8 @@ class AnswerStream:
                 raise self._errors[i]
             answer = self.answers[i]
             ends = isinstance(event, Finished)
-            # What needs repair is judged once more at its end, which may take seconds.
-            slow = ends and answer.request.needs_repair
-            delta = await judged(answer.take, event) if slow else answer.take(event)
+            validated = ends and answer.request.is_validated  # which may take seconds
+            delta = await judged(answer.take, event) if validated else answer.take(event)
             if ends:
                 self.open.discard(i)
             elif answer.stopped:

@@ -35,7 +35,7 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
 from redraft.constraints.compile.verbatim import as_text, parts_of
 from redraft.constraints.language import Source
-from redraft.constraints.validation import Problem, Span, check_depth, schema_problems
+from redraft.constraints.validation import Problem, Span, check_depth, contradictions, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
 
@@ -61,6 +61,7 @@ class Hole:
     name: str
     dfa: Dfa
     schema: Any = None
+    checked: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,16 @@ class Template:
 
     @property
     def checked(self) -> bool:
-        """Whether some hole has a schema that a validator still has to read."""
-        return any(hole.schema is not None for hole in self.holes)
+        """Whether some hole has a schema of which a part is only read by a validator."""
+        return any(hole.checked for hole in self.holes)
 
     def problems(self, filled: str) -> list[Problem]:
-        """What a validator has to say against the values of such holes, with their places in the filled text."""
+        """What a validator has to say against the values of holes with a schema, and where in the filled text."""
         found = []
         for hole, text, start in self._filled(filled):
-            said = [] if hole.schema is None else schema_problems(hole.schema, text)
-            for one in said:
+            if hole.schema is None:
+                continue
+            for one in (schema_problems if hole.checked else contradictions)(hole.schema, text):
                 begin, end = one.span or (0, len(text))
                 found.append(Problem(f"hole {hole.name!r}, {one.reason}", (start + begin, start + end)))
         return found
@@ -196,7 +198,7 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
             inside = intersect(dfa, parts_of(verbatim)) if copied else dfa
             return Hole(name, dfa if inside.is_empty else inside)
         found = compile_schema(kind, verbatim=verbatim)
-        return Hole(name, found.dfa, kind if found.checked else None)
+        return Hole(name, found.dfa, kind, found.checked)
     except ConstraintError as error:
         raise type(error)(f"hole {name!r}: {error}") from None
 

@@ -21,7 +21,7 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.language import MARKS, TEXT, Language, Source
 from redraft.constraints.sources import thought
-from redraft.constraints.validation import Problem, schema_problems
+from redraft.constraints.validation import Problem, contradictions, schema_problems
 from redraft.errors import ConstraintError
 
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -42,9 +42,14 @@ class ContentLanguage(Language):
         thought = max((i + 1 for i, token in enumerate(tokens) if token == self.closing), default=0)
         return () if self.call in tokens else tokens[thought:]
 
+    @property
+    def is_validated(self) -> bool:
+        """There is a validator for the content."""
+        return True
+
     def problems(self, text: str) -> list[Problem]:
-        """What an independent validator has to say against the content."""
-        return schema_problems(self.schema, text) if text else []
+        """What the validator has to say against the content."""
+        return (schema_problems if self.checked else contradictions)(self.schema, text) if text else []
 
 
 def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Source | None = None) -> Source:

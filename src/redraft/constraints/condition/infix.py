@@ -31,6 +31,11 @@ class InfixLanguage(Language):
     width: int
     goals: NDArray[np.bool_]
 
+    @property
+    def is_validated(self) -> bool:
+        """What stands between two texts is no answer by itself."""
+        return False
+
     def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> InfixProjection:
         """The constraint on the canvas."""
         return InfixProjection(self.layout, self.state, self.width, kernels=kernels, goals=self.goals)

@@ -41,9 +41,10 @@ class Constraint:
         if self.copied is not None:
             return copied_or_free(engine, self.source, self.copied, max_tokens)
         plain = engine.language(self.source)
-        if self.content is not None and plain.checked:
+        if self.content is not None and self.content.kind == "schema":
             call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
-            return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
+            schema = json.loads(self.content.text)
+            return ContentLanguage(plain.source, plain.layout, plain.checked, schema, call, closing)
         return plain
 
 
