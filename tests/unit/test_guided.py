@@ -15,7 +15,8 @@ from tests.helpers import ORACLE, PROMPT, SCHEMA, beside
 
 from redraft.config import read_config
 from redraft.constraints.compile.limits import CompileLimits, TimeLimitError
-from redraft.constraints.condition.guided import Guide, GuidedProjection
+from redraft.constraints.condition.guide import Guide
+from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.constraints.validation import verdicts
@@ -97,6 +98,33 @@ def test_pure_noise_becomes_a_valid_answer_in_the_tokens_there_are(seed: int) ->
     assert not verdicts(INTERFACE, json.loads(text)), text
 
 
+def node(value: Any, **others: Any) -> dict[str, Any]:
+    """An object whose recursive keys may be left out and stand before the one that may not."""
+    properties = {**others, "value": value}
+    return {"type": "object", "properties": properties, "required": ["value"], "additionalProperties": False}
+
+
+NUMBER, AGAIN = {"type": "integer", "minimum": 100, "maximum": 400}, {"$ref": "#/$defs/one"}
+DEEPER: list[Any] = [
+    node(NUMBER, child={"$ref": "#"}),
+    {"$defs": {"one": node({"enum": ["red", "green"]}, left=AGAIN, right=AGAIN)}, "items": AGAIN, "minItems": 3}
+    | {"type": "array"},
+    {"$defs": {"one": {"anyOf": [{"type": "array", "minItems": 2, "items": AGAIN}, node({"const": "x"})]}}, **AGAIN},
+    {"$defs": {"one": node(NUMBER, two={"$ref": "#/$defs/two"}), "two": node({"const": 1}, one=AGAIN)}}
+    | node({"$ref": "#/$defs/two"}, first=AGAIN),
+]
+
+
+@pytest.mark.parametrize("schema", DEEPER)
+def test_a_way_that_leads_ever_deeper_is_left(schema: Any) -> None:
+    """The key that recurs stands before the one that ends an object."""
+    language = guided(schema)
+    assert language.shortest < 70
+    tokens, _ = written(language, 100, 32, 1, 3.0)
+    text = b"".join(PIECES[token] or b"" for token in tokens).decode()
+    assert not verdicts(schema, json.loads(text)), text
+
+
 def test_a_model_that_is_right_is_left_alone() -> None:
     """One step, and not a token is forced."""
     language = guided(INTERFACE)
@@ -142,7 +170,7 @@ def test_what_may_come_next_does_not_depend_on_how_far_llguidance_looks(
     for schema in schemas:
         long, text = guided(schema), json.dumps(schema.get("const", schema.get("enum", [""])[-1]), ensure_ascii=False)
         with monkeypatch.context() as patch:
-            patch.setattr("redraft.constraints.condition.guided.MOST_ASKED", 10**6)
+            patch.setattr("redraft.constraints.condition.guide.MOST_ASKED", 10**6)
             whole = guided(schema, Vocabulary(PIECES, frozenset({0}), frozenset({0, 1})))
             tokens = [byte + 2 for byte in text.replace('": [', '":[').encode()]
             for at in range(0, len(tokens), 7):
@@ -160,7 +188,7 @@ def test_a_schema_that_llguidance_takes_long_for_is_refused_and_nothing_else_wai
         "properties": {f"k{i}": True for i in range(1500)},
         "patternProperties": {f"^k{i}$": True for i in range(1200)},
     }
-    monkeypatch.setattr("redraft.constraints.condition.guided.GRAMMAR_SEC", 2.0)
+    monkeypatch.setattr("redraft.constraints.condition.guide.GRAMMAR_SEC", 2.0)
     refused, began = list[str](), threading.Event()
 
     def compile_it() -> None:

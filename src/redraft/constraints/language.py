@@ -32,7 +32,8 @@ from redraft.constraints.compile.limits import (
     time_limit,
 )
 from redraft.constraints.condition.edge_layout import EdgeLayout
-from redraft.constraints.condition.guided import Guide, GuidedProjection, NoLayout, grammar_of, tokenizer_of
+from redraft.constraints.condition.guide import Guide, grammar_of, tokenizer_of
+from redraft.constraints.condition.guided import GuidedProjection, NoLayout
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
 from redraft.constraints.validation import Problem, check_readable, contradictions, schema_problems

@@ -11,158 +11,29 @@ on, what has been fixed can be completed in the tokens that are left, because th
 
 from __future__ import annotations
 
-import json
-import math
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from redraft.constraints.compile.lift import TokenAutomaton
-from redraft.constraints.compile.limits import GRAMMARS, UNTIL, TimeLimitError
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
+from redraft.constraints.condition.guide import Guide
 from redraft.constraints.condition.projection import Projection
-from redraft.constraints.isolated import Helper
-from redraft.errors import ConstraintError, DeadlineError
+from redraft.errors import ConstraintError
 from redraft.shapes import Float, Int, Tensor
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
 SURE = 0.9
 """A token of this probability is fixed without another look."""
 MOST_FORCED = 32
 """Tokens of one step that are not the model's; what stands behind so many is drafted anew anyway."""
-LETTERS = b"qZ~<"
-"""Where all of these may come next, the matcher is taken to be inside a string of any characters."""
-CLOSING = b'}]"0123456789ntf[{:,-'
-"""How an answer is brought to its end, one byte at a time, in this order; inside a free string by its quote."""
-GRAMMAR_SEC, GRAMMAR_BYTES = 5.0, 1 << 30
-"""Of one schema. By the largest of MaskBench it takes 1.5 seconds."""
-_GRAMMAR = """
-from llguidance import LLMatcher, LLTokenizer
-bytes_alone = LLTokenizer("byte")  # whether a grammar can be read does not depend on the tokens
-def answer(asked):
-    schema, ways = asked
-    for options in ways:
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=options)
-        except ValueError:  # an integer of over 64 bits
-            return None
-        if not LLMatcher.validate_grammar_with_warnings(grammar, bytes_alone)[0]:
-            return grammar
-    return None
-"""
-_GRAMMARS = Helper(_GRAMMAR, "llguidance", math.ceil(GRAMMAR_SEC), GRAMMAR_BYTES)
-MOST_ASKED = 256
-"""Bytes of a text that llguidance has turned into tokens."""
-WHITE = r"[ ]|\n[ \t]*"
-"""White space as people and models write it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Guide:
-    """A grammar that llguidance reads, for one tokenizer. `forbidden` tokens never occur."""
-
-    tokenizer: LLTokenizer
-    grammar: str
-    pieces: tuple[bytes | None, ...]
-    ends: tuple[int, ...]
-    tail: tuple[int, ...]
-    forbidden: frozenset[int] = frozenset()
-
-    @cached_property
-    def begin(self) -> LLMatcher:
-        """A matcher before the first token; copies of it are moved."""
-        from llguidance import LLMatcher
-
-        return LLMatcher(self.tokenizer, self.grammar, log_level=0)
-
-    def begun(self) -> Guide:
-        """This, its first matcher made by turns of the callers: it may take seconds, in which others' prompts are
-        read. The engine's loop, for which all wait, finds it there."""
-        with GRAMMARS.turn(str(threading.get_ident()), counted=False):
-            _ = self.begin
-        return self
-
-    def at(self, tokens: Sequence[int]) -> LLMatcher | None:
-        """The matcher behind some tokens; None if it does not take them."""
-        matcher = self.begin.deep_copy()
-        return matcher if matcher.try_consume_tokens(list(tokens)) == len(tokens) else None
-
-    def allowed(self, matcher: LLMatcher) -> NDArray[np.bool_]:
-        """Which tokens may come next, end tokens not among them."""
-        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        found = np.unpackbits(bits, bitorder="little", count=len(self.pieces)).astype(np.bool_)
-        found[[*self.ends, *self.tail, *self.forbidden]] = False
-        return found
-
-    @cached_property
-    def closing(self) -> list[int]:
-        """The tokens of CLOSING."""
-        return self._single(CLOSING)
-
-    @cached_property
-    def quote(self) -> list[int]:
-        """The token of a quote."""
-        return self._single(b'"')
-
-    @cached_property
-    def letters(self) -> list[int]:
-        """The tokens of LETTERS."""
-        return self._single(LETTERS)
-
-    @cached_property
-    def singles(self) -> dict[int, int]:
-        """The tokens of single bytes."""
-        known = enumerate(self.pieces)
-        return {piece[0]: at for at, piece in known if piece and len(piece) == 1 and at not in self.forbidden}
-
-    def _single(self, text: bytes) -> list[int]:
-        return [self.singles[byte] for byte in text if byte in self.singles]
-
-    @cached_property
-    def by_length(self) -> NDArray[np.integer]:
-        """Tokens, short ones first, white space and what is no text last."""
-        size = [len(piece) + 100 * piece.isspace() if piece else 1000 for piece in self.pieces]
-        return np.argsort(size, kind="stable")
-
-    def completion(self, matcher: LLMatcher, most: int) -> list[int] | None:
-        """A short string of tokens that ends the answer, as it seems; None if none of at most `most` was found."""
-        found = self._complete(matcher.deep_copy(), most, quote_first=False)
-        return found if found is not None else self._complete(matcher.deep_copy(), most, quote_first=True)
-
-    def _complete(self, matcher: LLMatcher, most: int, *, quote_first: bool) -> list[int] | None:
-        found = list[int]()
-        while not matcher.is_accepting():
-            if len(found) >= most or matcher.is_stopped():
-                return None
-            free = quote_first or all(matcher.validate_tokens([token]) for token in self.letters)
-            order = [*self.quote, *self.closing] if free else self.closing
-            token = next((one for one in order if matcher.validate_tokens([one])), None)
-            if token is None:  # a character that a pattern asks for, or a long text that stands in the schema
-                text = matcher.compute_ff_bytes()
-                forced = self._single(text)
-                if text and len(forced) == len(text):
-                    if len(forced) > most - len(found) or not matcher.consume_tokens(forced):
-                        return None
-                    found += forced
-                    continue
-                allowed = self.allowed(matcher)
-                if not allowed.any():
-                    return None
-                token = int(self.by_length[allowed[self.by_length]][0])
-            if not matcher.consume_token(token):
-                return None
-            found.append(token)
-        return found
 
 
 class NoLayout(EdgeLayout):
@@ -342,51 +213,3 @@ class Guided:
     def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
         """Texts cannot be drawn in proportion where only the next token is known, so `engine/resolve.py` refuses it."""
         raise AssertionError("a request that draws came to a schema that is held from left to right")
-
-
-def tokenizer_of(pieces: Sequence[bytes | None], end: int) -> LLTokenizer:
-    """llguidance's view of a vocabulary: the bytes of each token; None for those that no text holds."""
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    return LLTokenizer(TokenizerWrapper(_Pieces(pieces, end)), n_vocab=len(pieces), eos_token=end)
-
-
-class _Pieces:
-    """A tokenizer as llguidance asks for one."""
-
-    bos_token_id = None
-
-    def __init__(self, pieces: Sequence[bytes | None], end: int) -> None:
-        self.eos_token_id = end
-        self.tokens = [f"<{token}>".encode() if piece is None else piece for token, piece in enumerate(pieces)]
-        self.special_token_ids = [token for token, piece in enumerate(pieces) if piece is None]
-        self.single = {piece: token for token, piece in enumerate(pieces) if piece is not None and len(piece) == 1}
-
-    def __call__(self, text: bytes) -> list[int]:
-        """Tokens of some text: it is only asked which of a text's first bytes stand in one token however it goes on.
-
-        A text that stands in a schema is asked for whole, and at each of its tokens anew, so its beginning must do.
-        """
-        return [self.single[bytes([byte])] for byte in text[:MOST_ASKED]]
-
-
-def grammar_of(schema: Any, *, spaces: bool) -> str | None:
-    """A grammar for a schema, perhaps without parts that only a validator can judge; None if llguidance has none.
-
-    It works in a process of its own: by a schema of 40 kB, with many properties and patterns for their names, it took
-    minutes, for which every other constraint waited. Raises TimeLimitError for one that takes it over GRAMMAR_SEC,
-    DeadlineError over its caller's time.
-    """
-    said = {"whitespace_pattern": WHITE} if spaces else {"whitespace_flexible": False}
-    ways = [{"lenient": lenient, "coerce_one_of": lenient, **said} for lenient in (False, True)]
-    with GRAMMARS.turn(str(threading.get_ident()), counted=False):
-        until = UNTIL.get()
-        left = GRAMMAR_SEC if until is None else min(GRAMMAR_SEC, max(0.0, until - time.monotonic()))
-        answer = _GRAMMARS.ask(json.dumps([schema, ways]).encode(), left)
-    if answer is None and left < GRAMMAR_SEC:
-        raise DeadlineError("the time was up before the schema was a grammar")
-    if answer is None:
-        limits = f"{GRAMMAR_SEC:g} seconds or {GRAMMAR_BYTES >> 20} MiB"
-        raise TimeLimitError(f"the schema takes over {limits} to be made a grammar; narrow it")
-    found: str | None = json.loads(answer)
-    return found
