@@ -282,6 +282,29 @@ def span_of(text: str, path: Sequence[str | int]) -> Span:
     return start, _DECODER.raw_decode(text, start)[1]
 
 
+def plain_spans(text: str) -> dict[tuple[str | int, ...], Span]:
+    """Where each plain value of a JSON text stands, by its path; of a key given twice, the last."""
+    return _plain_spans(text, _skip(text, _opened(text)))[0]
+
+
+def _plain_spans(text: str, at: int) -> tuple[dict[tuple[str | int, ...], Span], int]:
+    """Those of the value that begins there, and where it ends."""
+    if text[at] not in "{[":
+        end = _DECODER.raw_decode(text, at)[1]
+        return {(): (at, end)}, end
+    inner, is_object = dict[str | int, dict[tuple[str | int, ...], Span]](), text[at] == "{"
+    at = _skip(text, at + 1)
+    while text[at] not in "}]":
+        key: str | int = len(inner)
+        if is_object:
+            key, at = _DECODER.raw_decode(text, at)
+            at = _skip(text, _skip(text, at) + 1)
+        inner[key], at = _plain_spans(text, at)
+        at = _skip(text, at)
+        at = _skip(text, at + 1) if text[at] == "," else at
+    return {(key, *path): span for key, spans in inner.items() for path, span in spans.items()}, at + 1
+
+
 def _opened(text: str) -> int:
     """Where the text within a code block begins; 0 without one."""
     return text.find("\n") + 1 if text.startswith(FENCE) else 0

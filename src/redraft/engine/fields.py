@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from redraft.constraints.validation import Span, span_of, unfenced
+from redraft.constraints.validation import Span, plain_spans, unfenced
 from redraft.engine.request import Generation
 from redraft.errors import RequestError
 from redraft.text import Text
@@ -62,14 +62,13 @@ def _pointer(path: Sequence[str | int]) -> str:
 def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: int = 0) -> dict[str, list[float]]:
     """Of each plain value the numbers of its tokens, and of those that end fewer than `before` characters in front."""
     try:
-        value = json.loads(unfenced(done.text))
+        json.loads(unfenced(done.text))
     except ValueError:
         return {}
     # The text is the content alone: thinking before it has tokens of its own.
     first, last = np.array(token_spans(text, done.tokens[done.begins :])).reshape(-1, 2).T
     found, numbers = {}, numbers[done.begins :]
-    for path in _plain(value, []):
-        begin, end = span_of(done.text, path)
+    for path, (begin, end) in plain_spans(done.text).items():
         its = np.flatnonzero((first < end) & (begin - before < last)).tolist()
         found[_pointer(path)] = [numbers[at] for at in its]
     return found
