@@ -200,6 +200,14 @@ def test_forms_of_an_old_schema_leave_a_new_one_beside_it_as_it_is(old: dict[str
     assert [not schema_problems(schema, text) for text in ('{"q":[0]}', '{"q":[0,0]}')] == [False, True]
 
 
+def test_a_pointer_into_a_list_of_items_leads_there_in_mixed_drafts() -> None:
+    """The schema is rewritten with prefixItems, so the validator found nothing under items."""
+    pair = {"items": [{"minimum": 0, "exclusiveMinimum": True}], "dependentRequired": {"x": ["y"]}}
+    schema = {"properties": {"a": pair, "b": {"$ref": "#/properties/a/items/0"}}}
+    assert [not schema_problems(schema, text) for text in ('{"b":1}', '{"b":0}', '{"a":[0]}')] == [True, False, False]
+    assert compile_schema(schema).dfa.matches(b'{"b":1}')
+
+
 def test_a_key_of_digits_or_none_is_found_in_the_answer() -> None:
     """The library's path has 0 for "0" and nothing for "": the walk came to another value, and failed in it."""
     inner = {"type": "object", "properties": {"a": {"items": {"maximum": 1}}}}

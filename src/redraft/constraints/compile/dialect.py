@@ -37,6 +37,7 @@ URIS = {
     2020: "https://json-schema.org/draft/2020-12/schema",
 }
 _META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
+_IN_LIST = re.compile(r"/items/(?=\d+(?:/|$))")
 _OPEN = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 _NEWER = {name for name in DEFINED[2020] - DEFINED[4] if CARE[name] is not Care.NOTED} | {"$id"}
 MOST_IGNORED = 100
@@ -130,6 +131,8 @@ def _rewritten(schema: Any, draft: SchemaDraft) -> Any:
             node["$anchor"] = node.pop("$id")[1:]
         if "$recursiveRef" in node:
             node.setdefault("$ref", node.pop("$recursiveRef"))
+        if isinstance(node.get("$ref"), str):
+            node["$ref"] = _IN_LIST.sub("/prefixItems/", node["$ref"])
         _renew(node)
     return found
 
