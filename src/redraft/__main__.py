@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from redraft.errors import RedraftError
+from redraft.errors import RedraftError, ran_out
 
 INTERRUPTED = 130
 
@@ -72,9 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # the last line of defence: a bug of ours still ends in one line
         if arguments.debug:
             raise
-        first = (str(error).splitlines() or [""])[0]
-        _say(f"internal error, {type(error).__name__}: {first} (run again with --debug)")
+        _say(_unexpected(error))
         return 1
+
+
+def _unexpected(error: Exception) -> str:
+    """What is said of a bug of ours, and of too little memory."""
+    if ran_out(error):
+        return "memory ran out; raise the limit that there is on it (ulimit -v, a container's), or ask for less"
+    first = (str(error).splitlines() or [""])[0]
+    return f"internal error, {type(error).__name__}: {first} (run again with --debug)"
 
 
 def _unfit() -> str:

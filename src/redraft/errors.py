@@ -122,7 +122,14 @@ def input_errors() -> Iterator[None]:
 
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that memory ran out; torch on a CPU and CUDA's libraries have no type for it."""
-    words = ("outofmemoryerror", "out of memory", "not enough memory", "can't allocate memory", "alloc_failed")
+    words = (
+        "bad_alloc",
+        "outofmemoryerror",
+        "out of memory",
+        "not enough memory",
+        "can't allocate memory",
+        "alloc_failed",
+    )
     # By its name, as torch is not imported here.
     said = f"{type(error).__name__}: {error}".lower() if isinstance(error, RuntimeError) else ""
     return isinstance(error, MemoryError) or any(word in said for word in words)

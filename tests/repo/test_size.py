@@ -9,16 +9,16 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 49_570, TESTS: 35_500}
+WHOLE_WALLS = {SOURCE: 49_800, TESTS: 35_700}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_900,
+    "core": 10_940,
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 7_040,
+    "constraints": 7_230,
     "tasks": 2_790,
     "tune": 4_410,
     "measure": 2_780,
@@ -26,7 +26,7 @@ PART_WALLS = {
     "operations": 2_290,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_180,
+    "cli": 5_210,
 }
 
 

@@ -38,7 +38,7 @@ from redraft.constraints.sources import choices_source
 from redraft.constraints.validation import check_readable
 from redraft.engine import dial, knee
 from redraft.engine.handle import Handle
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import (
     ConfigError,
     ConstraintError,
@@ -737,6 +737,31 @@ def test_an_answer_may_be_read_again(turns: bool) -> None:
 
 async def twice(handle: Handle) -> list[str]:
     return [found.text for found in await asyncio.gather(handle.aresult(), handle.aresult())]
+
+
+def test_whoever_reads_the_end_while_it_is_checked_has_the_verdict(engine: Engine) -> None:
+    """It had the answer as if it were valid: the first reader was still asking the validator."""
+    schema = {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
+    request = Request("x", Options(seed=3, max_tokens=30), schema=schema)
+    with pytest.raises(UnsatisfiedError):
+        engine.run(request)
+
+    async def read_twice() -> list[Any]:
+        handle = engine.submit(request)
+        return await asyncio.gather(handle.aresult(), handle.aresult(), return_exceptions=True)
+
+    async def read_again() -> list[Any]:
+        handle = engine.submit(request)
+        first = asyncio.create_task(handle.aresult())
+        while not handle.answer.blocks:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        await asyncio.wait([first])
+        return await asyncio.gather(handle.aresult(), return_exceptions=True)
+
+    for _ in range(5):
+        assert [*map(type, asyncio.run(read_twice()))] == [UnsatisfiedError] * 2
+        assert not any(isinstance(found, Generation) and found.finish == "stop" for found in asyncio.run(read_again()))
 
 
 def test_every_error_travels_between_processes() -> None:

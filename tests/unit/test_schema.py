@@ -19,9 +19,10 @@ import pytest
 from redraft.constraints.compile.automaton import intersect
 from redraft.constraints.compile.keywords import CARE, FORMATS, KEYWORDS
 from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.merge import Schema
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import Compiled, compile_schema
-from redraft.constraints.validation import schema_problems
+from redraft.constraints.validation import schema_problems, verdicts
 from redraft.errors import ConstraintError
 from schema_suite import compact, written
 
@@ -198,6 +199,29 @@ def test_forms_of_an_old_schema_leave_a_new_one_beside_it_as_it_is(old: dict[str
     schema = {"anyOf": [{"$id": "urn:old", **old}, {"$id": "urn:new", **new}]}
     assert compile_schema(schema).dfa.matches(b'{"q":[0]}')
     assert [not schema_problems(schema, text) for text in ('{"q":[0]}', '{"q":[0,0]}')] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "beside", "kept"),
+    [
+        ([{"x": 0}, {"x": 1, "y": 2}, {"x": "a"}], {"properties": {"x": {"type": "integer"}}}, [0, 1]),
+        ([{"x": 0}, {"x": 1, "y": 2}], {"properties": {"x": True}, "additionalProperties": False}, [0]),
+        ([{"x": 0}, {"x": 1, "y": 2}], {"$ref": "#/$defs/P"}, [0]),
+        ([{"x": 0}, "none"], {"properties": {"x": {}}, "unevaluatedProperties": False}, [0, 1]),
+        ([{"x": 0}, {"xx": 0}], {"propertyNames": {"minLength": 2}}, [1]),
+        ([{"x": 0}, {"x": 0, "n": 1}], {"required": ["n"]}, [1]),
+        ([[1], [2, 3], ["a"]], {"prefixItems": [{"type": "integer"}], "items": False}, [0]),
+        ([[1], ["a"]], {"items": {"type": "string"}}, [1]),
+    ],
+)
+def test_listed_values_are_those_that_the_rest_allows(values: list[Any], beside: Schema, kept: list[int]) -> None:
+    """A closing false was read without the properties beside it, which then were none."""
+    closed = {"P": {"properties": {"x": True}, "additionalProperties": False}}
+    schema = {"enum": values, **beside, "$defs": closed}
+    assert kept == [i for i, value in enumerate(values) if not verdicts(schema, value)]
+    dfa = compile_schema(schema).dfa
+    written = [json.dumps(value, separators=(",", ":")).encode() for value in values]
+    assert kept == [i for i, text in enumerate(written) if dfa.matches(text)]
 
 
 def test_a_pointer_into_a_list_of_items_leads_there_in_mixed_drafts() -> None:

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +29,12 @@ from redraft.constraints import isolated, validation
 from redraft.constraints.compile import limits
 from redraft.constraints.compile.dialect import URIS
 from redraft.constraints.compile.limits import UNTIL, TimeLimitError
+from redraft.constraints.compile.regex import ecma_search, for_rust
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.isolated import Helper
 from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
-from redraft.constraints.validation import MOST_LEVELS, check_readable, schema_problems, verdicts
+from redraft.constraints.validation import MOST_LEVELS, check_form, check_readable, schema_problems, verdicts
 from redraft.errors import BusyError, ConstraintError, DeadlineError
 
 
@@ -261,6 +265,84 @@ def test_a_fork_waits_for_no_thread_that_it_has_not_got() -> None:
     for turns in (limits.TURNS, limits.QUICK_JUDGES):
         with turns.turn("held"):
             forked(partial(_take, turns))
+
+
+# What node 20 says, with the flag u: pattern, text, whether it matches.
+ECMA = [
+    (r"^[A-Z]\w{2,11}(?<!s)$", "Zoë", False), (r"^(\d)\1$", "٣٣", False), (r"^(\d)\1$", "33", True),
+    (r"^Jos\B", "José", False), (r"^(\s)\1$", "\x85\x85", False), (r"^(.)\1$", "\r\r", False),
+    (r"^(?!x)\s$", "\ufeff", True), (r"^\W(?!x)$", "é", True), (r"\bfoo", "éfoo", True), (r"\bfoo", "xfoo", False),
+    (r"^(?!\w+$).{2,12}$", "Zoë", True), (r"^(?=.*\d)(?=.*\W).{4,12}$", "añ2025", True),
+    (r"^[^](?!x)$", "\n", True), (r"^[](?!x)$", "a", False), (r"^(?<a>x)\k<a>0$", "xx0", True),
+    (r"^[\b](?!x)$", "\b", True), (r"^\0(?!x)$", "\0", True), (r"^[+--](?!z)$", ",", True),
+    (r"^[^\W](?!x)$", "é", False), (r"^[^\W](?!x)$", "e", True), (r"^[^\d\S](?!x)$", " ", True),
+    (r"^[\D3](?!x)$", "٣", True), (r"^[\]x](?!z)$", "]", True), (r"^\u00e9(?!x)$", "é", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "text", "matches"), ECMA)
+def test_a_pattern_that_no_automaton_keeps_is_read_as_ecmas(pattern: str, text: str, matches: bool) -> None:
+    """The library hands it to an engine whose classes and borders are Unicode's, and whose dot is wider."""
+    for schema, value in (({"pattern": pattern}, text), ({"patternProperties": {pattern: False}}, {text: 1})):
+        check_form(schema)
+        assert bool(verdicts(schema, value)) == (matches == ("patternProperties" in schema))
+    (said,) = verdicts({"pattern": r"^(\d)\1$"}, "3")
+    assert said[1] == r'"3" does not match "^(\d)\1$"', "as it was sent"
+
+
+PARTS = r"""a 2 é _ ٣ \d \D \w \W \s \S . \b \B (?= (?! (?<= (?<! (?: ( ) ) ) (a) | * + ? {2} ^ $
+[^\W] [\D_] [^\d\S] [a-b] [^a] \u00e9 [\b] (?=.*\d) (?!\w) (?<!é) [] [^] (?<n>a|b)"""
+NODE = """
+const found = JSON.parse(require("fs").readFileSync(0, "utf8")).map(([pattern, texts]) => {
+  try { const read = new RegExp(pattern, "u"); return texts.map((text) => read.test(text)); } catch { return null; }
+});
+console.log(JSON.stringify(found));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_patterns_are_read_as_a_browser_reads_them() -> None:
+    """Random ones: by the validator, and by the automaton where there is one."""
+    draw, automata, read = random.Random(1), 0, 0
+    asked = [["".join(draw.choices(PARTS.split(), k=draw.randint(1, 7))), list[str]()] for _ in range(1500)]
+    for _, texts in asked:
+        texts += ["".join(draw.choices("ab2é_ ٣-\n\r\u2028\ufeff\x85\x08x", k=draw.randint(0, 4))) for _ in range(20)]
+    said = subprocess.run(["node", "-e", NODE], input=json.dumps(asked), capture_output=True, text=True, check=True)
+    for (pattern, texts), wanted in zip(asked, json.loads(said.stdout), strict=True):
+        if wanted is None:
+            continue
+        with suppress(ConstraintError):
+            if for_rust(pattern) != pattern:  # jsonschema-rs has a wider dot in the others
+                assert [not verdicts({"pattern": pattern}, text) for text in texts] == wanted, pattern
+                read += 1
+        with suppress(ConstraintError):
+            assert [ecma_search(pattern).matches(text.encode()) for text in texts] == wanted, pattern
+            automata += 1
+    assert min(read, automata) > 100
+
+
+def test_no_exact_answer_is_lost_where_something_ends_the_validator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation._QUICK, "ask", Mock(side_effect=BusyError("something ended 3 processes")))
+    assert validation.contradictions({"type": "integer"}, '"a"') == []
+    with pytest.raises(BusyError):
+        schema_problems({"type": "integer"}, '"a"')
+
+
+def test_a_fork_begins_threads_of_its_own() -> None:
+    """A thread that stood idle in the parent was waited for."""
+
+    async def judge(work: Callable[[], object]) -> object:
+        return await asyncio.wait_for(validation.judged(work), 20)
+
+    async def both() -> None:
+        held, begun = threading.Event(), asyncio.create_task(judge(lambda: held.wait(60)))
+        await asyncio.sleep(0.1)
+        await judge(lambda: 7)  # whose thread is idle, and the other's is not
+        await asyncio.to_thread(forked, lambda: os._exit(asyncio.run(judge(lambda: 7)) != 7))
+        held.set()
+        await begun
+
+    asyncio.run(both())
 
 
 def test_no_answer_waits_behind_those_of_another_caller() -> None:

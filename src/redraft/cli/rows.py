@@ -7,7 +7,6 @@ a row that was edited since is found. A line that a kill cut short is removed an
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 from collections import deque
@@ -21,20 +20,20 @@ from typing import IO, Any
 import msgspec
 
 from redraft.cli.common import image_part, tame
+from redraft.cli.row import Row, check_length, id_of, rows_of
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock, named_from
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
 from redraft.server.limits import read_json
-from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_HELD_BYTES = 2**26  # of rows under way together
 MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
+BUSY, WAITS_SEC = 503, (0, 1, 2, 4, 8)  # a refusal that passes, and how long each try at such a row waits
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
-PIECE = 2**20  # bytes that are read at a time of a row that is too long
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
@@ -45,38 +44,8 @@ Settings = Mapping[str, str | int]
 """Flags that an output was begun with."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the input, and the SHA-256 that tells it from what it may be edited to. Of one that is too long to be
-    read there are only the first bytes."""
-
-    data: bytes
-    digest: str
-    size: int
-    name: str | None = None
-
-    def named(self) -> Row:
-        """With its own name in place of its data, where it is only waited for."""
-        return replace(self, data=b"", name=_id_of(self.data))
-
-
 RowAnswer = tuple[Row, int, Mapping[str, Any]]
 """A row with the status and the body of its answer."""
-
-
-def rows_of(file: IO[bytes]) -> Iterator[Row]:
-    """The rows of a file, without blank lines; no more than MOST_LINE_BYTES are in memory at a time."""
-    while data := file.readline(MOST_LINE_BYTES + 1):
-        if len(data) > MOST_LINE_BYTES and not data.endswith(b"\n"):
-            digest, size, piece = hashlib.sha256(data[:-2]), len(data), data
-            end = data[-2:]  # which may be that of the line
-            while not piece.endswith(b"\n") and (piece := file.readline(PIECE)):
-                digest.update((end + piece)[:-2])
-                size, end = size + len(piece), (end + piece)[-2:]
-            digest.update(end.removesuffix(b"\n").removesuffix(b"\r"))
-            yield Row(data[:1000], digest.hexdigest(), size)
-        elif bare := data.strip():  # how a line ends is no part of its row
-            yield Row(data, hashlib.sha256(bare).hexdigest(), len(data))
 
 
 @dataclass(frozen=True)
@@ -309,27 +278,26 @@ def _check_place(out: IO[bytes]) -> None:
 
 
 async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
-    """A refusal is an answer, too, and so is whatever else a row makes go wrong; an error of the run's own ends it."""
-    try:
-        check_length(row)
-        return row, *await answered(row.data, number)
-    except RedraftError:
-        raise
-    except Exception as error:
-        refusal = refusal_of(error)
-        return row, refusal.status, refusal.body
-
-
-def check_length(row: Row) -> None:
-    """Raise ApiError for a row that is too long to be read."""
-    if row.size > MOST_LINE_BYTES:
-        raise ApiError(400, f"the row has {row.size} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+    """A refusal is an answer, too, and so is whatever else a row makes go wrong; an error of the run's own ends it. So
+    does one that passes, if it does not: a run that is begun again answers the row."""
+    for wait in WAITS_SEC:
+        await asyncio.sleep(wait)
+        try:
+            check_length(row)
+            return row, *await answered(row.data, number)
+        except RedraftError:
+            raise
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal.status != BUSY:
+                return row, refusal.status, refusal.body
+    raise RunError(f"row {number + 1}: {refusal}; run it again, which keeps what was answered")
 
 
 def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str, Any]:
     """The line that answers a row."""
     row, status, body = answer
-    name = row.name if row.name is not None else _id_of(row.data)
+    name = row.name if row.name is not None else id_of(row.data)
     return {
         "id": f"batch_req_{number + 1}",
         "custom_id": str(number + 1) if name is None else name,
@@ -349,15 +317,6 @@ def _differ(target: Path, before: Settings, now: Settings) -> str:
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     pairs = [f"{name} {before.get(name, 'not given')!r}, now {now.get(name, 'not given')!r}" for name in names]
     return f"{target} was begun with {'; '.join(pairs)}: use the same flags, or name another output"
-
-
-def _id_of(row: bytes) -> str | None:
-    """A row's own name."""
-    with suppress(ValueError, RecursionError):
-        found = read_json(row)
-        if isinstance(found, dict) and found.get("custom_id") is not None and len(str(found["custom_id"])) <= MOST_ID:
-            return str(found["custom_id"])
-    return None
 
 
 @contextmanager

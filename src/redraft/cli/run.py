@@ -20,7 +20,8 @@ from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.cli.rows import Done, Row, RowAnswer
+    from redraft.cli.row import Row
+    from redraft.cli.rows import Done, RowAnswer
     from redraft.measure.remote import Backend
     from redraft.server.http.settings import Settings
 
@@ -116,7 +117,8 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 def _fleet(arguments: argparse.Namespace) -> Done:
     """By the engines of a Ray cluster."""
     from redraft.cli.datasets import as_files
-    from redraft.cli.rows import check_length, with_images, write_rows
+    from redraft.cli.row import check_length
+    from redraft.cli.rows import with_images, write_rows
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.server.http.errors import ApiError
 
@@ -221,7 +223,7 @@ def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
 
 def count_rows(path: Path) -> int:
     """Rows of a file."""
-    from redraft.cli.rows import rows_of
+    from redraft.cli.row import rows_of
 
     try:
         with path.open("rb") as file:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
+import os
 import re
 import threading
 import time
@@ -14,13 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeVar, TypeVarTuple
 
-from redraft.constraints.compile.dialect import URIS, draft_of, validated_as
+from redraft.constraints.compile.dialect import URIS, draft_of, nodes, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError
+from redraft.constraints.compile.regex import for_rust
 from redraft.constraints.isolated import Helper
-from redraft.errors import ConstraintError, DeadlineError, awaited
+from redraft.errors import BusyError, ConstraintError, DeadlineError, awaited
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
@@ -36,9 +39,11 @@ _KINDS = {
     2020: "Draft202012Validator",
 }
 _META_SCHEMA = re.compile(r'"\$ref": "(https?://json-schema\.org/draft(?:-0[467]|/20(?:19-09|20-12))/schema)#?"')
+_IRREGULAR = re.compile(r"\(\?<?[=!]|\\\\[bBk1-9]")
+"""In JSON, what the library hands to another engine, which does not read it as ECMA's."""
 MOST_LEVELS = 200
 """Levels of lists and objects in a schema."""
-_REGEX = {"backtrack_limit": 10_000, "size_limit": 1 << 20, "dfa_size_limit": 1 << 20}
+_REGEX = {"backtrack_limit": 100_000, "size_limit": 1 << 20, "dfa_size_limit": 1 << 20}
 """Of one pattern: steps back in one match, and bytes. Of the 2,590 patterns in MaskBench one is larger."""
 QUICK_SEC, JUDGE_SEC, LEAST_SEC, JUDGE_BYTES = 0.1, 2.0, 0.5, 1 << 29
 """For one judgement: beside others that are quick, at most, at least where its caller's time is up, and memory."""
@@ -109,8 +114,8 @@ def schema_problems(schema: Any, text: str, *, quick: bool = False) -> list[Prob
 
 def contradictions(schema: Any, text: str) -> list[Problem]:
     """The same of a text that was held to all of the schema: no question, but a second look at what redraft compiled.
-    Nothing where the validator cannot read the schema, or has no quick answer."""
-    with suppress(ConstraintError, DeadlineError):
+    Nothing where the validator cannot read the schema, or has no quick answer, or where something ends it."""
+    with suppress(ConstraintError, DeadlineError, BusyError):
         return schema_problems(schema, text, quick=True)
     return []
 
@@ -128,11 +133,36 @@ def verdicts(
     ConstraintError for a schema that it cannot read, DeadlineError where it takes longer than its caller waits,
     BusyError for one too many, or if something ends the processes.
     """
-    draft, schema = validated_as(schema)
+    draft, text, spelt = _as_read(schema)
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []
-    text = json.dumps(schema)
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in set(_META_SCHEMA.findall(text))}
-    return _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most, quick=quick)
+    found = _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most, quick=quick)
+    return [(path, reduce(lambda said, one: said.replace(*one), spelt.items(), said)) for path, said in found]
+
+
+def _as_read(schema: Any) -> tuple[int, str, dict[str, str]]:
+    """The draft that the library reads a schema by, the schema as it reads it, and what it calls patterns that it would
+    not read as ECMA's."""
+    draft, schema = validated_as(schema)
+    text, spelt = json.dumps(schema), dict[str, str]()
+    if not _IRREGULAR.search(text):
+        return draft, text, spelt
+
+    def spell(pattern: str) -> str:
+        with suppress(ConstraintError):
+            spelt[for_rust(pattern)] = pattern
+            return for_rust(pattern)
+        return pattern
+
+    schema = json.loads(text)
+    for node, _ in nodes(schema, draft_of(schema)):
+        if isinstance(node.get("pattern"), str):
+            node["pattern"] = spell(node["pattern"])
+        if isinstance(node.get("patternProperties"), dict):
+            inner = node["patternProperties"]
+            spelled = {spell(pattern): inner[pattern] for pattern in inner}
+            node["patternProperties"] = spelled if len(spelled) == len(inner) else inner
+    return draft, json.dumps(schema), spelt
 
 
 def _judged(
@@ -202,9 +232,13 @@ async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
     context.run(GONE.set, left)
     with _POOLS.of(CALLER.get()) as pool:
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                pool, lambda: context.run(lambda: awaited(work, *given))
-            )
+            try:
+                judging = asyncio.get_running_loop().run_in_executor(
+                    pool, lambda: context.run(lambda: awaited(work, *given))
+                )
+            except RuntimeError:  # the program ends, and no thread can be begun
+                return awaited(work, *given)
+            return await judging
         finally:
             left.set()
 
@@ -213,6 +247,10 @@ class _Pools:
     """Threads of each caller that has answers to judge: so none of them waits behind another's."""
 
     def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # a fork has none of the threads
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._pools: dict[Hashable, tuple[ThreadPoolExecutor, int]] = {}  # and how many answers it has
 
@@ -256,8 +294,8 @@ def check_depth(schema: Any) -> None:
 
 def check_form(schema: Any) -> None:
     """Raise ConstraintError for keywords whose values are of the wrong form, by the draft's own meta-schema."""
-    draft, schema = validated_as(schema)
-    named = {**schema, "$schema": URIS[draft]} if isinstance(schema, dict) else schema
+    draft, text, _ = _as_read(schema)
+    named = {**json.loads(text), "$schema": URIS[draft]} if isinstance(schema, dict) else schema
     if _judged([None, [], {}, {}], json.dumps(named), None, 0):
         raise TimeLimitError(f"the schema: {TOO_MUCH}")
 

@@ -9,6 +9,7 @@ become a stop string.
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -109,6 +110,7 @@ class Answer:
         self._offsets, self._places = list[int](), Offsets(self.text)  # where the tokens of `logprobs` begin
         self._shown = 0  # rows of `logprobs` that deltas have had
         self._failed: Exception | None = None
+        self._ending = threading.Lock()  # several may read the end, and on threads: one of them checks
 
     @property
     def begins(self) -> int:
@@ -138,13 +140,19 @@ class Answer:
         elif isinstance(event, Finished):
             if event.reason == "error":
                 raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
-            try:
-                return self._end(event)
-            except BaseException as error:  # what was not checked to its end is no answer later, either
-                cut = RunError("the check of this answer was interrupted; ask again")
-                self._failed = error if isinstance(error, Exception) else cut
-                raise
+            with self._ending:
+                return self._take_end(event)
         return Delta(event)
+
+    def _take_end(self, event: Finished) -> Delta:
+        if self._failed is not None or self.finish is not None:
+            return self.take(event)
+        try:
+            return self._end(event)
+        except BaseException as error:  # what was not checked to its end is no answer later, either
+            cut = RunError("the check of this answer was interrupted; ask again")
+            self._failed = error if isinstance(error, Exception) else cut
+            raise
 
     def generation(self) -> Generation:
         """The finished record."""
@@ -214,31 +222,32 @@ class Answer:
         content, self.stopped = self._stops.push(self._contents.finish())
         content += self._stops.finish()
         calls = self._close_call()
-        self.commits, self.finish = event.commits, "stop" if self.stopped else event.reason
+        finish: FinishReason = "stop" if self.stopped else event.reason
         rows = [event.end] if event.end and not self.stopped else []
-        self._check_read()
-        self._check_language()
+        self._check_read(finish)
+        self._check_language(finish)
+        self.commits, self.finish = event.commits, finish  # who sees that it has ended may have it
         return self._added(event, content, thought, calls, rows)
 
-    def _check_read(self) -> None:
+    def _check_read(self, finish: FinishReason) -> None:
         """A prompt that had to be read has been, or there is nothing to report."""
         unread = self.request.read_prompt and len(self.prompt_logprobs) < len(self.request.prompt) - 1
-        if unread and self.finish == "deadline":
+        if unread and finish == "deadline":
             raise DeadlineError(
                 f"deadline_sec is {self.request.deadline_sec} and the prompt had not been read; raise it"
             )
 
-    def _check_language(self) -> None:
+    def _check_language(self, finish: FinishReason) -> None:
         """A constrained answer is valid, or an error: its tokens are walked once more, from the beginning."""
         language = self.request.language
-        if language is None or self.finish == "aborted":
+        if language is None or finish == "aborted":
             return
         if language.holds(tokens := self.tokens):
             attempt = self.text.decode(language.answer(tokens))
             if self.request.is_validated and (problems := language.problems(attempt)):
                 raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return
-        if self.finish == "deadline":
+        if finish == "deadline":
             raise DeadlineError(
                 f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it"
             )

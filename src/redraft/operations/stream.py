@@ -67,7 +67,11 @@ class AnswerStream:
             answer = self.answers[i]
             ends = isinstance(event, Finished)
             validated = ends and answer.request.is_validated  # which may take seconds
-            delta = await judged(answer.take, event) if validated else answer.take(event)
+            try:
+                delta = await judged(answer.take, event) if validated else answer.take(event)
+            except asyncio.CancelledError:  # who asks once more shall not wait for another end
+                self._inbox.put(i, event)
+                raise
             if ends:
                 self.open.discard(i)
             elif answer.stopped:

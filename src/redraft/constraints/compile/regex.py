@@ -42,8 +42,11 @@ _REFUSED = (
     (re.compile(r"\\[1-9]|\\k<"), "a back reference"),
     (re.compile(r"\\[bB]"), "a word border"),
 )
+_REFERENCE = re.compile(r"\\[1-9]")
+_BESIDE = "(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))"
+_BORDERS = {r"\b": _BESIDE.format(_CLASSES["w"], "!", "="), r"\B": _BESIDE.format(_CLASSES["w"], "=", "!")}
 _TOKEN = re.compile(
-    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\.|\(\?:|\(\?<\w+>"
+    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\k<\w+>|\\.|\(\?:|\(\?<\w+>"
     r"|\{[0-9]+(?:,[0-9]*)?\}|.",
     re.DOTALL,
 )
@@ -297,6 +300,51 @@ def _anchored(tokens: list[str], pattern: str) -> str:
     return ("" if begins else "(?s:.*)") + "(?:" + "".join(body) + ")" + ("" if ends else "(?s:.*)")
 
 
+def for_rust(pattern: str) -> str:
+    """An ECMA 262 pattern that no automaton can keep, as Rust's fancy-regex reads it; another one as it is, since
+    jsonschema-rs brings its classes into Rust's form by itself. Raises OutOfReachError for an unknown escape."""
+    if not any(refused.search(pattern) for refused, _ in _REFUSED):
+        return pattern
+    found, names, groups, tokens = list[str](), dict[str, int](), 0, _TOKEN.findall(pattern)
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if token == "[":
+            end = tokens.index("]", at) if "]" in tokens[at:] else len(tokens)
+            found.append(_class(tokens[at + 1 : end]) if end < len(tokens) else "[")
+            at = end + 1
+            continue
+        groups += token.startswith("(?<") or (token == "(" and tokens[at + 1 : at + 2] != ["?"])
+        if token.startswith("(?<"):
+            names[token[3:-1]], token = groups, "("
+        elif token.startswith(r"\k<"):
+            token = rf"\{names.get(token[3:-1], 0)}"
+        found.append(_ECMA_DOT if token == "." else _BORDERS.get(token) or _outside(token))
+        if _REFERENCE.fullmatch(token):  # a digit may follow
+            found[-1] = f"(?:{token})"
+        at += 1
+    return "".join(found)
+
+
+def _class(tokens: list[str]) -> str:
+    """A class of ECMA's, without its brackets. What it says of all but some characters stands in a class of its own,
+    since fancy-regex reads none in another."""
+    negated, members, others = tokens[:1] == ["^"], "", list[str]()
+    tokens = tokens[negated:]
+    for before, token, behind in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
+        if token in (r"\D", r"\W", r"\S"):
+            others.append(_outside(token))
+        elif token == "-" and (before == "-" or {before[1:].lower(), behind[1:].lower()} & _CLASSES.keys()):
+            members += r"\-"
+        else:
+            members += _in_class(token)
+    if members or not others:
+        others.insert(0, f"[{members}]" if members else r"[^\s\S]")
+    if negated:
+        return rf"(?:(?!{'|'.join(others)})[\s\S])" if len(others) > 1 or not members else f"[^{members}]"
+    return f"(?:{'|'.join(others)})" if len(others) > 1 else others[0]
+
+
 def _outside(token: str) -> str:
     if token in ("{", "}"):  # no count of ECMA's, as {2, 3} is for Rust
         return "\\" + token
@@ -311,7 +359,7 @@ def _in_class(token: str) -> str:
     if len(token) == 2 and token[0] == "\\" and token[1].lower() in _CLASSES:
         members = _CLASSES[token[1].lower()]
         return f"[^{members}]" if token[1].isupper() else members
-    return r"\x08" if token == r"\b" else _escape(token)
+    return r"\x08" if token == r"\b" else token if token[0] == "(" else _escape(token)
 
 
 def _escape(token: str) -> str:

@@ -26,28 +26,22 @@ from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
     CompileLimits,
     OutOfReachError,
-    TimeLimitError,
-    check_time,
     compiling,
     part_compiled,
     time_limit,
 )
+from redraft.constraints.compile.listed import satisfying
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
 from redraft.constraints.compile.verbatim import parts_of
-from redraft.constraints.validation import check_depth, check_form, check_readable, verdicts
+from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
 MOST_COUNTED = 1000
 MOST_PATTERNS = 4
 MOST_DIVISOR = 9999
-NAMES = ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
-SILENT = {"type", "allOf", "title", "description", "default", "deprecated", "readOnly", "writeOnly", "$comment"}
-"""Beside a list of texts: those of the type that it names are not asked for."""
-MOST_LISTED = 50_000
-"""Reasons against values of a list."""
 MOST_MOVES = 30_000_000
 """Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of the 152 largest of MaskBench's schemas
 none that came to an end had over 25 million."""
@@ -167,29 +161,7 @@ class _Compiler:
     def listed(self, plain: Schema) -> Dfa:
         """The listed values that satisfy the keywords beside the list."""
         build = Builder(self.limits)
-        return build.finish(build.either([self.literal(build, value) for value in self.satisfying(plain)]))
-
-    def satisfying(self, plain: Schema) -> Iterator[Any]:
-        """These values, as a validator of its own reads the keywords."""
-        words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
-        words = {key: inner for key, inner in words.items() if key not in NAMES}  # they are in the newest form here
-        words["allOf"] = [{}, *({"pattern": one} for one in dict.fromkeys(plain.get("patterns", [])))]
-        words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
-        words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
-        values = plain["enum"]
-        texts = "string" in words.get("type", ["string"]) and all(isinstance(value, str) for value in values)
-        quick = texts and words["allOf"] == [{}] and words.keys() <= SILENT
-        said = [] if quick else verdicts({"items": words}, values, most=MOST_LISTED)
-        wrong = {path[0] if path else -1 for path, _ in said}
-        if -1 in wrong or len(said) == MOST_LISTED:
-            raise TimeLimitError(f"{part_compiled()} lists values that take a validator too long; list fewer of them")
-        for i, value in enumerate(values):
-            check_time()
-            # Of a number like 1.0 the drafts say different things about whether it is an integer.
-            if isinstance(value, dict | list) or (isinstance(value, float) and value.is_integer()):
-                self.resolver.inexact = True
-            if i not in wrong:
-                yield value
+        return build.finish(build.either([self.literal(build, value) for value in satisfying(self.resolver, plain)]))
 
     def literal(self, build: Builder, value: Any) -> Part:
         if isinstance(value, dict | list):
@@ -376,7 +348,7 @@ class _Compiler:
             for alternative, _ in self.resolver.plain(names):
                 if "string" in alternative["type"]:
                     texts = alternative | {"type": ["string"]}
-                    one.append(any_of(self.satisfying(texts)) if "enum" in texts else self.text(texts))
+                    one.append(any_of(satisfying(self.resolver, texts)) if "enum" in texts else self.text(texts))
             found = intersect(found, self.either(one))
         return found
 
