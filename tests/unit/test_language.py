@@ -6,6 +6,8 @@ import asyncio
 import dataclasses
 import json
 import re
+import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +37,7 @@ from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import piece_of
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.operations.engine import Engine
-from redraft.operations.repair import repair
+from redraft.operations.repair import repair, repair_async
 from redraft.operations.stream import stream
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -362,6 +364,31 @@ def test_a_check_that_hangs_or_crashes_is_an_error_that_says_so(engine: Engine) 
     for check, kind, complaint in cases:
         with pytest.raises(kind, match=complaint):
             engine.generate("hello", seed=1, check=check, options=Options(steps=1))
+
+
+def test_nobody_waits_for_the_check_of_an_answer_that_is_not_wanted_any_more(engine: Engine) -> None:
+    """The program that had cancelled it did not end for the 20 seconds that a check may take."""
+    over, begun = threading.Event(), threading.Event()
+
+    def hang(text: str) -> list[str]:
+        begun.set()
+        over.wait(60)
+        return []
+
+    async def cancelled() -> None:
+        request = engine.resolve(Request("hello", Options(seed=1, steps=1, max_tokens=4), check=hang))
+        answer = asyncio.create_task(repair_async(engine, request))
+        await asyncio.to_thread(begun.wait, 60)
+        answer.cancel()
+        await asyncio.wait([answer])
+
+    asyncio.run(cancelled())
+    began = time.monotonic()
+    for thread in threading.enumerate():
+        if thread.name.startswith("judge"):
+            thread.join(60)
+    over.set()
+    assert time.monotonic() - began < 10
 
 
 def test_the_draft_reported_on_the_way_is_always_a_valid_beginning(engine: Engine) -> None:

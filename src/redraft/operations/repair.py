@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from redraft.constraints.checks import MOST_SECONDS, Check
+from redraft.constraints.compile.limits import is_gone
 from redraft.constraints.condition.infix import between
 from redraft.constraints.language import GuidedLanguage, Language, ready
 from redraft.constraints.sources import anything, excluding
@@ -127,7 +128,9 @@ def _problems(request: ResolvedRequest, text: str, check: Check | None) -> list[
 
     thread = threading.Thread(target=run, name="redraft-check", daemon=True)
     thread.start()
-    thread.join(2 * MOST_SECONDS)
+    until = time.monotonic() + 2 * MOST_SECONDS
+    while thread.is_alive() and time.monotonic() < until and not is_gone():
+        thread.join(0.1)
     if thread.is_alive():
         raise RunError(f"the check did not come back within {2 * MOST_SECONDS:g} seconds; make it quicker")
     if failed:
