@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_780,
     "server": 6_500,
-    "operations": 2_290,
+    "operations": 2_300,
     "trace": 650,
     "distributed": 640,
     "cli": 5_210,
