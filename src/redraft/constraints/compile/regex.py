@@ -310,8 +310,10 @@ def for_rust(pattern: str) -> str:
     while at < len(tokens):
         token = tokens[at]
         if token == "[":
-            end = tokens.index("]", at) if "]" in tokens[at:] else len(tokens)
-            found.append(_class(tokens[at + 1 : end]) if end < len(tokens) else "[")
+            end = next((i for i in range(at, len(tokens)) if tokens[i] == "]"), len(tokens))
+            if end == len(tokens):
+                return pattern  # which is none
+            found.append(_class(tokens[at + 1 : end]))
             at = end + 1
             continue
         groups += token.startswith("(?<") or (token == "(" and tokens[at + 1 : at + 2] != ["?"])
