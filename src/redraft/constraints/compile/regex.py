@@ -301,9 +301,10 @@ def _anchored(tokens: list[str], pattern: str) -> str:
 
 
 def for_rust(pattern: str) -> str:
-    """An ECMA 262 pattern that no automaton can keep, as Rust's fancy-regex reads it; another one as it is, since
-    jsonschema-rs brings its classes into Rust's form by itself. Raises OutOfReachError for an unknown escape."""
-    if not any(refused.search(pattern) for refused, _ in _REFUSED):
+    """An ECMA 262 pattern as Rust's fancy-regex reads it, if it has a dot or what no automaton can keep; another one as
+    it is, since jsonschema-rs brings its classes into Rust's form by itself. Raises OutOfReachError for an unknown
+    escape."""
+    if "." not in pattern and not any(refused.search(pattern) for refused, _ in _REFUSED):
         return pattern
     found, names, groups, tokens = list[str](), dict[str, int](), 0, _TOKEN.findall(pattern)
     at = 0
