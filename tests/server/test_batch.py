@@ -8,28 +8,26 @@ import json
 import os
 import signal
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from tests.helpers import Shell, python
 from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
-from redraft.cli import rows as rows_module
 from redraft.cli.row import rows_of
 from redraft.cli.rows import Done, answer_rows, run_batch
-from redraft.errors import RequestError, RunError
+from redraft.errors import BusyError, RequestError, RunError
 from redraft.operations.engine import Engine
-from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
-from redraft.server.openai import chat
+from redraft.server.openai import batch, chat
 from redraft.server.openai.batch import MOST_LINE_BYTES
+from redraft.server.openai.exchange import Work
 
 SETTINGS = ("--seed", "0", "--threads", "1")
 
@@ -387,24 +385,27 @@ def test_a_line_without_end_is_an_error_row_and_is_not_read_whole(run: Callable[
         run([long.replace("a", "b"), {"messages": USER}])
 
 
-def test_a_refusal_that_passes_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_passes_is_no_answer(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Something had ended the processes that compile; the row had that for its answer for ever."""
-    source, target, tries = tmp_path / "in.jsonl", tmp_path / "out.jsonl", list[int]()
-    source.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
-    monkeypatch.setattr(rows_module, "WAITS_SEC", (0, 0, 0))
+    busy, work = [2], batch._work
 
-    async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
-        tries.append(number)
-        if number == 0 and len(tries) < 3:
-            raise ApiError(503, "something ended it; try again soon")
-        return 200, {"n": number}
+    def refused(*given: Any) -> Work:
+        if busy[0]:
+            busy[0] -= 1
+            raise BusyError("something ended it; try again soon")
+        return work(*given)
 
-    assert answer_rows(answered, source, target, at_once=1) == Done(2, 0)
-    assert tries == [0, 0, 0, 1]
-    target.unlink()
+    monkeypatch.setattr(batch, "WAITS_SEC", (0, 0, 0))
+    monkeypatch.setattr(batch, "_work", refused)
+    rows = [{"prompt": "a", "max_tokens": 2}] * 2
+    assert [line["response"]["status_code"] for line in run(rows, at_once=1)] == [200, 200]
+    (tmp_path / "out.jsonl").unlink()
+    busy[0] = 3
     with pytest.raises(RunError, match=r"row 1: something ended it; try again soon; run it again"):
-        answer_rows(Mock(side_effect=ApiError(503, "something ended it; try again soon")), source, target, at_once=1)
-    assert answer_rows(answered, source, target, at_once=1) == Done(2, 0)
+        run(rows, at_once=1)
+    assert [line["response"]["status_code"] for line in run(rows, at_once=1)] == [200, 200]
 
 
 # The command as it is, but for a kill at a moment drawn at random, within a line that is being written, too.

@@ -26,12 +26,12 @@ from redraft.files import lock, named_from
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
 from redraft.server.limits import read_json
+from redraft.server.openai.batch import BUSY
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_HELD_BYTES = 2**26  # of rows under way together
 MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
-BUSY, WAITS_SEC = 503, (0, 1, 2, 4, 8)  # a refusal that passes, and how long each try at such a row waits
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
@@ -68,13 +68,13 @@ class Done:
         counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
-        failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
+        failed = (*self.failed, f"row {self.rows + 1}: {said_of(body)}") if wrong else self.failed
         return Done(
             self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards, failed[:MOST_FAILED]
         )
 
 
-def _message(body: Mapping[str, Any]) -> str:
+def said_of(body: Mapping[str, Any]) -> str:
     """What the body of an error says, on one line; another server may say it otherwise than ours."""
     error = body.get("error")
     said = str(error.get("message", error) if isinstance(error, Mapping) else error)
@@ -250,6 +250,8 @@ async def _write(
     report: Callable[[Done], None],
 ) -> Done:
     async for one in answers:
+        if one[1] == BUSY:  # which passes: a run that is begun again answers the row
+            raise RunError(f"row {done.rows + 1}: {said_of(one[2])}; run it again, which keeps what was answered")
         line = _line(one, done.rows, settings)
         data = _written(line)
         if len(data) > MOST_ANSWER_BYTES:
@@ -278,20 +280,15 @@ def _check_place(out: IO[bytes]) -> None:
 
 
 async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
-    """A refusal is an answer, too, and so is whatever else a row makes go wrong; an error of the run's own ends it. So
-    does one that passes, if it does not: a run that is begun again answers the row."""
-    for wait in WAITS_SEC:
-        await asyncio.sleep(wait)
-        try:
-            check_length(row)
-            return row, *await answered(row.data, number)
-        except RedraftError:
-            raise
-        except Exception as error:
-            refusal = refusal_of(error)
-            if refusal.status != BUSY:
-                return row, refusal.status, refusal.body
-    raise RunError(f"row {number + 1}: {refusal}; run it again, which keeps what was answered")
+    """A refusal is an answer, too, and so is whatever else a row makes go wrong; an error of the run's own ends it."""
+    try:
+        check_length(row)
+        return row, *await answered(row.data, number)
+    except RedraftError:
+        raise
+    except Exception as error:
+        refusal = refusal_of(error)
+        return row, refusal.status, refusal.body
 
 
 def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     many = 2**31  # a batch is bounded by --at-once alone
     limits = ServerLimits(per_key=many, in_flight=many, request_sec=86_400.0)
     service = Service(replace(served(arguments), limits=limits))
+    engine.loop.scheduler.max_waiting = many
     engine.loop.start()
     service.ready(engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": _settings(arguments)}

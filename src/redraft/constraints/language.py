@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
-from redraft.constraints.compile.dialect import Document, draft_of, nodes
+from redraft.constraints.compile.dialect import draft_of, nodes
+from redraft.constraints.compile.document import Document
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeVar, TypeVarTuple
 
-from redraft.constraints.compile.dialect import URIS, draft_of, nodes, validated_as
+from redraft.constraints.compile.dialect import URIS, draft_of, reached, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError
 from redraft.constraints.compile.regex import for_rust
@@ -49,6 +49,8 @@ TOO_MUCH = (
     f"a validator takes over {JUDGE_SEC:g} seconds or {JUDGE_BYTES >> 20} MiB for it: its references branch too often,"
     " its patterns are too many or too large, or unevaluated… stands within another one"
 )
+UNDECIDED = "Error executing regex"
+"""How the library says that a match took more steps back than it may."""
 MOST_SAID = 20
 KNOWN_SEC, MOST_KNOWN = 60.0, 1000
 _KNOWN: dict[bytes, tuple[float, float]] = {}
@@ -114,7 +116,7 @@ def contradictions(schema: Any, text: str) -> list[Problem]:
     """The same of a text that was held to all of the schema: no question, but a second look at what redraft compiled.
     Nothing where the validator cannot read the schema, or has no quick answer, or where something ends it."""
     with suppress(ConstraintError, DeadlineError, BusyError):
-        return schema_problems(schema, text, quick=True)
+        return [one for one in schema_problems(schema, text, quick=True) if UNDECIDED not in one.reason]
     return []
 
 
@@ -148,12 +150,13 @@ def _as_read(schema: Any) -> tuple[int, str, dict[str, str]]:
 
     def spell(pattern: str) -> str:
         with suppress(ConstraintError):
-            spelt[for_rust(pattern)] = pattern
-            return for_rust(pattern)
+            new = for_rust(pattern)
+            spelt[new], spelt[json.dumps(new)] = pattern, json.dumps(pattern)
+            return new
         return pattern
 
     schema = json.loads(text)
-    for node, _ in nodes(schema, draft_of(schema)):
+    for node, _ in list(reached(schema, draft_of(schema))):
         if isinstance(node.get("pattern"), str):
             node["pattern"] = spell(node["pattern"])
         if isinstance(node.get("patternProperties"), dict):

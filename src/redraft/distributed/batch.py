@@ -43,7 +43,9 @@ class Answerer:
         fleet, self._seed = fleet_of(args), seed
         limits = ServerLimits(per_key=MANY, in_flight=MANY, request_sec=86_400.0)
         self._service = Service(replace(fleet.settings, limits=limits))
-        self._service.ready(fleet.load())
+        engine = fleet.load()
+        engine.loop.scheduler.max_waiting = MANY
+        self._service.ready(engine)
 
     async def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         """A column reply in the place of the rows."""

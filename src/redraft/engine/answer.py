@@ -9,7 +9,6 @@ become a stop string.
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from redraft.engine.calls import ToolCall, read_call
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Generation, Logprobs, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RedraftError, RunError, UnsatisfiedError
+from redraft.forks import ForkLock
 from redraft.stops import StopStrings
 from redraft.text import Detokenizer, Text
 
@@ -110,7 +110,7 @@ class Answer:
         self._offsets, self._places = list[int](), Offsets(self.text)  # where the tokens of `logprobs` begin
         self._shown = 0  # rows of `logprobs` that deltas have had
         self._failed: Exception | None = None
-        self._ending = threading.Lock()  # several may read the end, and on threads: one of them checks
+        self._ending = ForkLock()  # several may read the end, and on threads: one of them checks
 
     @property
     def begins(self) -> int:

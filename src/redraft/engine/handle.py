@@ -24,6 +24,7 @@ from redraft.engine.request import Generation, ResolvedRequest
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import Sequence
 from redraft.errors import RunError
+from redraft.forks import ForkLock
 from redraft.text import Text
 
 K = TypeVar("K", bound=Hashable)
@@ -131,7 +132,7 @@ class Handle:
         self.inbox: Inbox[Hashable] = Inbox() if inbox is None else inbox
         self.key = self if key is None else key
         self._loop = loop
-        self._reading = threading.RLock()
+        self._reading = ForkLock(threading.RLock)
         self._answer: Answer | None = None if text is None else Answer(text, self.request)
         self._delta: Delta | None = None
         self._drafts, self._observers = drafts, () if scope is None else scope.observers

@@ -1,31 +1,27 @@
-"""Which draft a schema is of, what is in it, and where its references lead.
+"""Which draft a schema is of, what is in it, and the words of 2020-12 for it.
 
 A schema's own `$schema` says its draft. Where it says none, or one that nobody publishes, it is read as 2020-12, and so
 are the forms of older drafts: `id`, `dependencies`, a boolean exclusiveMinimum, lists as `items`, additionalItems.
-Nothing is ever fetched: a reference that leads out of the document is refused, but for the public meta-schemas.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote
 
 from redraft.constraints.compile.keywords import (
     CARE,
     DEFINED,
-    FORMATS,
     LISTS,
     MAPS,
     OLDER,
     ONE,
-    VALIDATED_FORMATS,
     Care,
-    near_miss,
 )
 from redraft.errors import ConstraintError
 
@@ -36,12 +32,9 @@ URIS = {
     2019: "https://json-schema.org/draft/2019-09/schema",
     2020: "https://json-schema.org/draft/2020-12/schema",
 }
-_META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
-_IN_LIST = re.compile(r"/items/(?=\d+(?:/|$))")
+META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
 _OPEN = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 _NEWER = {name for name in DEFINED[2020] - DEFINED[4] if CARE[name] is not Care.NOTED} | {"$id"}
-MOST_IGNORED = 100
-"""Entries of a list of ignored keywords."""
 MOST_NODES = 200_000
 """Schemas within a schema."""
 
@@ -63,21 +56,10 @@ class SchemaDraft:
         return name in DEFINED[self.year] or (not self.stated and name in OLDER)
 
 
-@dataclass(frozen=True)
-class Ignored:
-    """A keyword that is ignored: where, as a JSON pointer, and the keyword that may have been meant."""
-
-    pointer: str
-    meant: str | None = None
-
-    def __str__(self) -> str:
-        return self.pointer + (f" ({self.meant}?)" if self.meant else "")
-
-
 def draft_of(schema: Any) -> SchemaDraft:
     """The draft that a schema is read by."""
     said = schema.get("$schema") if isinstance(schema, dict) else None
-    match = _META.fullmatch(said) if isinstance(said, str) else None
+    match = META.fullmatch(said) if isinstance(said, str) else None
     if match is None:
         return SchemaDraft(2020, stated=False)
     year = int(match[1] or match[2])
@@ -92,7 +74,7 @@ def validated_as(schema: Any) -> tuple[int, Any]:
     draft = draft_of(schema)
     if draft.stated:
         return draft.year, schema
-    forms = {form for node, path in nodes(schema, draft) for form in _forms(node, draft, inner=bool(path))}
+    forms = {form for node, path in reached(schema, draft) for form in _forms(node, draft, inner=bool(path))}
     if "bounds" in forms and not forms & {"newer", "draft"}:
         return 4, schema
     if forms & {"bounds", "draft"} or forms >= {"lists", "prefixItems"}:
@@ -124,17 +106,32 @@ def _forms(node: dict[str, Any], draft: SchemaDraft, *, inner: bool) -> Iterator
 def _rewritten(schema: Any, draft: SchemaDraft) -> Any:
     """A copy in the forms of 2020-12; it says of no schema inside it that it is of another draft."""
     found = deepcopy(schema)
-    for node, path in nodes(found, draft):
+    inside = list(reached(found, draft))
+    lists = {id(node) for node, _ in inside if isinstance(node.get("items"), list)}
+    moved = {id(node): _moved(node["$ref"], found, lists) for node, _ in inside if isinstance(node.get("$ref"), str)}
+    for node, path in inside:
         if path and draft_of(node).stated:
             del node["$schema"]
         if str(node.get("$id", "")).startswith("#"):
             node["$anchor"] = node.pop("$id")[1:]
         if "$recursiveRef" in node:
             node.setdefault("$ref", node.pop("$recursiveRef"))
-        if isinstance(node.get("$ref"), str):
-            node["$ref"] = _IN_LIST.sub("/prefixItems/", node["$ref"])
+        if id(node) in moved:
+            node["$ref"] = moved[id(node)]
         _renew(node)
     return found
+
+
+def _moved(name: str, root: Any, lists: set[int]) -> str:
+    """A reference by a pointer when the items of some `lists` have become prefixItems."""
+    if not name.startswith("#/"):
+        return name
+    steps, at = list[str](), root
+    for step in name[2:].split("/"):
+        is_list = id(at) in lists
+        steps.append({"items": "prefixItems", "additionalItems": "items"}.get(step, step) if is_list else step)
+        at = _inside(at, step)
+    return "#/" + "/".join(steps)
 
 
 def _renew(node: dict[str, Any]) -> None:
@@ -213,162 +210,33 @@ def nodes(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], tup
         stack += [(inner, (*path, *step)) for inner, step in reversed(inside)]
 
 
+def reached(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
+    """These, and the schemas where only a reference leads, as in OpenAPI's components."""
+    roots: list[tuple[Any, tuple[str | int, ...]]] = [(schema, ())]
+    seen = set[int]()
+    while roots:
+        root, at = roots.pop()
+        if id(root) in seen:
+            continue
+        for node, path in nodes(root, draft):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node, (*at, *path)
+            if str(node.get("$ref", "")).startswith("#/"):
+                steps = str(node["$ref"])[2:].split("/")
+                target = reduce(_inside, steps, schema)
+                roots += [(target, tuple(steps))] if isinstance(target, dict) else []
+
+
+def _inside(value: Any, step: str) -> Any:
+    """What stands at a step of a pointer; None if nothing does."""
+    step = unquote(step).replace("~1", "/").replace("~0", "~")
+    if isinstance(value, list):
+        return value[int(step)] if step.isdecimal() and int(step) < len(value) else None
+    return value.get(step) if isinstance(value, dict) else None
+
+
 def pointer_of(path: tuple[str | int, ...]) -> str:
     """A path as a JSON pointer."""
     return "#" + "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
-
-
-@dataclass
-class Document:
-    """A schema with its draft, what in it is ignored or left to a validator, and the names that references use."""
-
-    root: Any
-    draft: SchemaDraft = field(init=False)
-    checked: bool = field(default=False, init=False)
-    ignored: list[Ignored] = field(default_factory=list, init=False)
-    bases: dict[int, str] = field(default_factory=dict, init=False)
-    named: dict[str, Any] = field(default_factory=dict, init=False)
-    targets: dict[str, Any] = field(default_factory=dict, init=False)
-    inside: dict[str, set[str]] = field(default_factory=dict, init=False)
-    reached: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
-    twice: set[str] = field(default_factory=set, init=False)
-
-    def __post_init__(self) -> None:
-        self.draft = draft_of(self.root)
-        self.word = "id" if validated_as(self.root)[0] == 4 else "$id"
-        self.named[""] = self.root
-        self._read(self.root, "", ())
-
-    def _read(self, schema: Any, base: str, at: tuple[str | int, ...]) -> None:
-        """Take in a schema and all within it, by their paths below `at`."""
-        bases: dict[tuple[str | int, ...], str] = {(): base}
-        for node, path in nodes(schema, self.draft):
-            above = next(bases[path[:i]] for i in range(len(path), -1, -1) if path[:i] in bases)
-            own = self._name(node, above)
-            if own != above:
-                bases[path] = own
-            if id(node) in self.bases:
-                continue
-            said = draft_of(node)
-            if self.draft.stated and said.stated and said.year != self.draft.year:
-                where = pointer_of((*at, *path))
-                raise ConstraintError(f"schema at {where} is of another draft than the document; write both in one")
-            self.bases[id(node)] = own
-            self._survey(node, (*at, *path))
-
-    def _name(self, node: dict[str, Any], base: str) -> str:
-        """Enter the names of a schema; returns the base of references in it."""
-        said = node.get(self.word)
-        if isinstance(said, str) and not (self.draft.only_refs and "$ref" in node):
-            if said.startswith("#"):  # an anchor, in older drafts
-                self._enter(base + said, node)
-            else:
-                base = urldefrag(_joined(base, said))[0]
-                self._enter(base, node)
-        for word in ("$anchor", "$dynamicAnchor"):
-            if isinstance(node.get(word), str):
-                self._enter(f"{base}#{node[word]}", node)
-        return base
-
-    def _enter(self, name: str, node: dict[str, Any]) -> None:
-        """Note what a name stands for; and that it stands for two things, as the same `$id` in two tools does."""
-        known = self.named.setdefault(name, node)
-        if name in self.twice or known is node:  # compared once: a large one may have thousands of its name inside it
-            return
-        if json.dumps(known, sort_keys=True) != json.dumps(node, sort_keys=True):
-            self.twice.add(name)
-
-    def _survey(self, node: dict[str, Any], path: tuple[str | int, ...]) -> None:
-        """Note what is ignored in one schema, and whether some of it is left to a validator."""
-        for name in node:
-            if name == "discriminator" and discriminator(node) is not None:
-                continue
-            if not self.draft.defines(name) or (
-                self.draft.only_refs
-                and "$ref" in node
-                and name in CARE
-                and name not in ("$ref", "definitions", "$id", "id")
-                and CARE[name] is not Care.NOTED
-            ):
-                self._ignore((*path, name), near_miss(name, self.draft.year))
-            else:
-                self.checked |= CARE[name] is Care.CHECKED
-        form = node.get("format")
-        if isinstance(form, str) and form not in FORMATS and form not in VALIDATED_FORMATS:
-            self._ignore((*path, "format", form), None)
-
-    def recursive(self, name: str) -> frozenset[str]:
-        """The references, by their full names, that can be met inside what a reference names; itself, if it leads
-        back."""
-        if name not in self.reached:
-            found, stack = set[str](), [name]
-            while stack:
-                fresh = self._references(stack.pop()) - found
-                found |= fresh
-                stack += fresh
-            self.reached[name] = frozenset(found)
-        return self.reached[name]
-
-    def _references(self, name: str) -> set[str]:
-        """The references right inside what a reference names."""
-        if name not in self.inside:
-            self.inside[name] = set()
-            for node, _ in nodes(self.targets[name], self.draft):
-                words = modern(node, self.draft)
-                if "$ref" in words:
-                    self.inside[name].add(self.target(words["$ref"], node)[0])
-        return self.inside[name]
-
-    def _ignore(self, path: tuple[str | int, ...], meant: str | None) -> None:
-        if len(self.ignored) < MOST_IGNORED:
-            self.ignored.append(Ignored(pointer_of(path)[1:], meant))
-
-    def target(self, name: Any, source: dict[str, Any]) -> tuple[str, Any]:
-        """The full name of what a reference in `source` names, and the schema there.
-
-        Raises ConstraintError if it is not in the document.
-        """
-        whole = str(name) if str(name).startswith("#") else _joined(self.bases.get(id(source), ""), str(name))
-        if whole.startswith("#"):
-            whole = self.bases.get(id(source), "") + whole
-        if whole not in self.targets:
-            self.targets[whole] = self._find(whole, name)
-        return whole, self.targets[whole]
-
-    def _find(self, whole: str, name: Any) -> Any:
-        resource, fragment = urldefrag(whole)
-        if twice := self.twice & {resource, whole}:
-            raise ConstraintError(f"$ref {name!r} may mean two schemas: {min(twice)!r} names both; name them apart")
-        if resource not in self.named:
-            if _META.fullmatch(whole):
-                self.checked = True
-                return {"type": ["object", "boolean"]}
-            raise ConstraintError(f"$ref {name!r} leads out of the document; put what it names under $defs")
-        if fragment and not fragment.startswith("/"):
-            if f"{resource}#{fragment}" not in self.named:
-                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
-            return self.named[f"{resource}#{fragment}"]
-        found = self._pointed(self.named[resource], fragment, name)
-        if isinstance(found, dict) and id(found) in self.bases:
-            return found
-        self._read(found, resource, tuple(fragment.split("/")[1:]))  # it may stand where no schema has to
-        return found
-
-    def _pointed(self, found: Any, pointer: str, name: Any) -> Any:
-        for step in pointer.split("/")[1:]:
-            step = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-                found = found[int(step)]
-            elif isinstance(found, dict) and step in found:
-                found = found[step]
-            else:
-                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
-        return found
-
-
-def _joined(base: str, said: str) -> str:
-    """A reference within a base. Raises ConstraintError for what is no URL."""
-    try:
-        return urljoin(base, said)
-    except ValueError as error:
-        raise ConstraintError(f"the schema names {said!r:.80}, which is no URL: {error}; correct it") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from redraft.constraints.compile.dialect import Document, modern
+from redraft.constraints.compile.dialect import modern
+from redraft.constraints.compile.document import Document
 from redraft.constraints.compile.values import json_key
 
 MOST_PAIRS = 2_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from redraft.constraints.compile.limits import TimeLimitError, check_time, part_compiled
 from redraft.constraints.compile.merge import Resolver, Schema
-from redraft.constraints.validation import verdicts
+from redraft.constraints.validation import UNDECIDED, verdicts
 
 _NAMES = ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _SHAPE = ("properties", "patternProperties", "additionalProperties", "required", "names", "items", "prefixItems")
@@ -33,7 +33,8 @@ def satisfying(resolver: Resolver, plain: Schema) -> Iterator[Any]:
     texts = "string" in words.get("type", ["string"]) and all(isinstance(value, str) for value in values)
     quick = texts and words["allOf"] == [{}] and words.keys() <= _SILENT
     said = [] if quick else verdicts({"items": words}, values, most=MOST_LISTED)
-    wrong = {path[0] if path else -1 for path, _ in said}
+    resolver.inexact |= any(UNDECIDED in why for _, why in said)
+    wrong = {path[0] if path else -1 for path, why in said if UNDECIDED not in why}
     if -1 in wrong or len(said) == MOST_LISTED:
         raise TimeLimitError(f"{part_compiled()} lists values that take a validator too long; list fewer of them")
     for i, value in enumerate(values):
@@ -51,7 +52,7 @@ def _beside(resolver: Resolver, plain: Schema, *, parts: bool) -> Schema:
     refers = any(f'"{word}"' in json.dumps(shape) for word in _REFERENCES)
     words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
     words = {key: inner for key, inner in words.items() if key not in (*_NAMES, *_SHAPE, *_UNEVALUATED)}
-    words |= shape if resolver.document.draft.year == 2020 and not refers else {}
+    words |= shape if resolver.document.is_newest and not refers else {}
     words["allOf"] = [{}, *({"pattern": one} for one in dict.fromkeys(plain.get("patterns", [])))]
     words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
     words["allOf"] += [{"format": one} for one in plain.get("formats", [])]

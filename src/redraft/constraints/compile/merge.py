@@ -15,7 +15,8 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any
 
-from redraft.constraints.compile.dialect import Document, discriminator, modern
+from redraft.constraints.compile.dialect import discriminator, modern
+from redraft.constraints.compile.document import Document
 from redraft.constraints.compile.exclusive import exclusive
 from redraft.constraints.compile.limits import OutOfReachError, check_time
 from redraft.constraints.compile.regex import widest_search

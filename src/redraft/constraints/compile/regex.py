@@ -101,7 +101,7 @@ def irregular(pattern: str) -> str:
     """What a pattern has that no automaton can keep; an empty text if there is nothing."""
     check_time()
     if (parts := _look_ahead(pattern)) is not None:
-        return irregular(parts[1]) or irregular(parts[2])
+        return irregular(parts[1]) or irregular("^" + parts[2])
     plain = re.sub(r"\\\\", "", pattern)
     return next((what for refused, what in _REFUSED if refused.search(plain)), "")
 

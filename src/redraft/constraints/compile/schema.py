@@ -20,7 +20,7 @@ import numpy as np
 
 from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
-from redraft.constraints.compile.dialect import Document
+from redraft.constraints.compile.document import Document
 from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,

@@ -286,4 +286,4 @@ def json_key(value: Any) -> Hashable:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ("truth", value) if isinstance(value, bool) else value
     # As a text: numbers can be chosen so that Python's hashes of them are all equal.
-    return ("number", str(int(value)) if value == int(value) else repr(value))
+    return ("number", str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value))

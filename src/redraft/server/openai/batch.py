@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,18 +18,26 @@ from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat, Completion
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
+BUSY, WAITS_SEC = 503, (1, 2, 4, 8, 0)
+"""A refusal that passes, and how long to wait behind each try."""
 MOST_LINE_BYTES, MOST_ID = int(BOUNDS["row"].most), int(BOUNDS["name"].most)
 
 
 async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, Mapping[str, Any]]:
-    """Status and body of the answer to one row. Raises ApiError."""
-    try:
-        exchange = Exchange(service, _work(service, row, seed))
-        said = await exchange.finish(exchange.whole)
-        assert said is not None, "nobody leaves a batch"
-        return 200, said
-    except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
-        raise refusal_of(error) from error
+    """Status and body of the answer to one row. One that is refused for a reason that passes is tried again. Raises
+    ApiError."""
+    for wait in WAITS_SEC:
+        try:
+            exchange = Exchange(service, _work(service, row, seed))
+            said = await exchange.finish(exchange.whole)
+            assert said is not None, "nobody leaves a batch"
+            return 200, said
+        except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
+            refusal = refusal_of(error)
+            if refusal.status != BUSY:
+                raise refusal from error
+        await asyncio.sleep(wait)
+    raise refusal
 
 
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
