@@ -9,20 +9,20 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 49_800, TESTS: 35_700}
+WHOLE_WALLS = {SOURCE: 50_030, TESTS: 35_830}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_940,
+    "core": 10_980,
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 7_230,
+    "constraints": 7_400,
     "tasks": 2_790,
     "tune": 4_410,
     "measure": 2_780,
-    "server": 6_500,
+    "server": 6_520,
     "operations": 2_300,
     "trace": 650,
     "distributed": 640,

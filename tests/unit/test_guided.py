@@ -115,6 +115,34 @@ DEEPER: list[Any] = [
 ]
 
 
+ENDED: list[Any] = [
+    *({"format": name} for name in ("uri", "duration", "date-time", "ipv6", "hostname")),
+    *({"pattern": pattern} for pattern in (
+        r"^\d+\.\d+\.\d+$", r"\.png$", r"^.*\.png$", r"^[\w_]+\.(png|jpg)$", r"^[a-z]+ends$",
+        r"^[^@]+@[^@]+\.[a-z]{2,}$",
+        r"^/([a-z]+/)*[a-z]+\.json$", r"^[a-z0-9/]+:[a-z0-9.]+$", r"^arn:aws:[a-z0-9]+:[a-z0-9-]*:\d{12}:[a-z0-9/]+$",
+    )),
+    *({"type": "integer"} | bounds for bounds in (
+        {"minimum": 1}, {"minimum": 5}, {"multipleOf": 15, "minimum": 1}, {"multipleOf": 60, "exclusiveMinimum": 0},
+        {"multipleOf": 7, "maximum": -1},
+    )),
+    {"type": "number", "exclusiveMinimum": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", ENDED, ids=str)
+def test_a_value_comes_to_an_end_that_another_key_follows(schema: Any) -> None:
+    """Digits came without an end where no bracket may follow, and letters where a pattern wants more than they are."""
+    properties = {"first": {"type": "string", **schema}, "last": {"enum": ["one", "two"]}}
+    whole = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    language = ready(schema_source(whole), VOCABULARY, limits=CompileLimits(states=15))
+    assert isinstance(language, GuidedLanguage)
+    assert 0 < language.shortest < 90
+    tokens, _ = written(language, 120, 32, 1, 3.0)
+    text = b"".join(PIECES[token] or b"" for token in tokens).decode()
+    assert not verdicts(whole, json.loads(text)), text
+
+
 @pytest.mark.parametrize("schema", DEEPER)
 def test_a_way_that_leads_ever_deeper_is_left(schema: Any) -> None:
     """The key that recurs stands before the one that ends an object."""

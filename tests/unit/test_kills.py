@@ -257,6 +257,22 @@ print(os.waitpid(child, 0)[1])
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
 
 
+def test_a_fork_has_the_locks_of_an_answer_that_the_parent_reads() -> None:
+    """A thread of the parent held it; the child waited for ever where it has an error to get."""
+    script = """
+handle = engine.submit(redraft.Request("go on", options))
+threading.Thread(target=handle.result, daemon=True).start()
+time.sleep(0.3)
+if not (child := os.fork()):
+    try: handle.result()
+    except redraft.errors.RunError as error: os._exit(0 if "this process is a fork" in str(error) else 1)
+print(os.waitpid(child, 0)[1])
+handle.abort()
+"""
+    ran = python(SOLVE + script)
+    assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr
+
+
 def test_what_runs_at_the_end_of_a_program_may_ask_the_engine() -> None:
     """It waited for ever for a turn that had been taken from all threads, the main one among them."""
     script = "threading.Thread(target=work, daemon=True).start(); time.sleep(0.5)"

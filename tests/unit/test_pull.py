@@ -180,6 +180,31 @@ def test_weights_other_than_the_hub_says_are_not_kept(hub: Hub, sent: str) -> No
         assert there(hub) == WANTED - {name, "config.json"}, "what has a config is taken for whole"
 
 
+def test_what_a_disk_has_lost_since_is_fetched_again(hub: Hub) -> None:
+    """The client takes the size of a file that is there for that of the hub's: a cut one was whole for ever."""
+    name = "model-00001-of-00002.safetensors"
+    blob = hub.folder.parent / sha256(b"x" * FILES[name]).hexdigest()
+    (hub.folder / name).symlink_to(blob)
+    pull("owner/model")
+    write = hub.snapshot_download
+
+    def as_it_is(asked: str, **how: Any) -> Any:
+        path = hub.folder / name
+        hub.files[name] = path.stat().st_size if how.get("dry_run") and path.exists() else FILES[name]
+        if how.get("dry_run"):
+            return write(asked, **how)
+        missing = not path.exists()
+        return write(asked, **{**how, "allow_patterns": how["allow_patterns"] if missing else ["config.json"]})
+
+    huggingface_hub.snapshot_download = as_it_is  # type: ignore[assignment]  # the fixture puts it back
+    for size in (100, 0):
+        blob.write_bytes(b"x" * size)
+        assert pull("owner/model") == hub.folder
+        assert (hub.folder / name).stat().st_size == FILES[name]
+        (hub.folder / name).unlink()
+        (hub.folder / name).symlink_to(blob)
+
+
 def test_a_hub_that_has_another_snapshot_by_now_is_asked_for_what_that_holds(hub: Hub) -> None:
     """Weights that came changed were kept, since the files of the first snapshot were looked at."""
     name, later = "model-00001-of-00002.safetensors", hub.folder.with_name("def")

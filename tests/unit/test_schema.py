@@ -224,6 +224,38 @@ def test_listed_values_are_those_that_the_rest_allows(values: list[Any], beside:
     assert kept == [i for i, text in enumerate(written) if dfa.matches(text)]
 
 
+@pytest.mark.parametrize("place", ["$defs", "components"])
+def test_where_only_a_reference_leads_a_schema_is_read_as_elsewhere(place: str) -> None:
+    """OpenAPI's components are no place of JSON Schema's: patterns there were Unicode's, and old bounds refused."""
+    whole = {
+        "$ref": f"#/{place}/A",
+        place: {"A": {"type": "string", "allOf": [{"pattern": "^é$"}, {"pattern": r"\bé\b"}]}},
+    }
+    assert schema_problems(whole, '"é"')
+    bounds = {"properties": {"n": {"type": "integer", "exclusiveMaximum": True, "maximum": 5}}, "type": "object"}
+    for more in ({}, {"dependentRequired": {"a": ["b"]}}):
+        schema = {"$ref": f"#/{place}/A", place: {"A": bounds | more}}
+        assert [compile_schema(schema).dfa.matches(b'{"n":%d}' % n) for n in (4, 5)] == [True, False]
+        assert [not schema_problems(schema, f'{{"n":{n}}}') for n in (4, 5)] == [True, False]
+
+
+def test_only_pointers_into_lists_are_moved_in_mixed_drafts() -> None:
+    old = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "dependentRequired": {}}
+    named = {"$defs": {"i": {"$id": "http://ex.com/items/1", "type": "integer"}}, "properties": {"b": old}}
+    named["properties"]["a"] = {"$ref": "http://ex.com/items/1"}
+    assert [not schema_problems(named, text) for text in ('{"a":1}', '{"a":"x"}')] == [True, False]
+    rest = {"items": [True], "additionalItems": {"const": "x"}}
+    moved = {"properties": {"a": rest, "b": old, "c": {"$ref": "#/properties/a/additionalItems"}}}
+    assert [not schema_problems(moved, text) for text in ('{"c":"x"}', '{"c":1}')] == [True, False]
+
+
+def test_look_aheads_at_a_beginning_are_held_together() -> None:
+    compiled = compile_schema({"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d)(?!.*xx)[A-Za-z\d]{4,6}$"})
+    assert not compiled.checked
+    texts = ("aaA1", "aaa1", "AAAA", "xxA1", "xyxA1x", "A1")
+    assert [compiled.dfa.matches(json.dumps(text).encode()) for text in texts] == [True, *[False] * 3, True, False]
+
+
 def test_a_pointer_into_a_list_of_items_leads_there_in_mixed_drafts() -> None:
     """The schema is rewritten with prefixItems, so the validator found nothing under items."""
     pair = {"items": [{"minimum": 0, "exclusiveMinimum": True}], "dependentRequired": {"x": ["y"]}}

@@ -36,14 +36,16 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Entry(NamedTuple):
-    """What is kept of a source: its automaton or the grammar that guides it, whether answers are checked, and what of a
-    schema is ignored; or why it was refused. It is kept if it is `lasting`, and not a matter of the time there was."""
+    """What is kept of a source: its automaton, or the grammar that guides it and hints at ends; whether answers are
+    checked, and what of a schema is ignored; or why it was refused. It is kept if it is `lasting`, and not a matter of
+    the time there was."""
 
     automaton: TokenAutomaton | None
     checked: bool = False
     ignored: tuple[str, ...] = ()
     refused: str = ""
     grammar: str = ""
+    hints: tuple[str, ...] = ()
     lasting: bool = True
 
 
@@ -77,14 +79,15 @@ def read_entry(folder: Path, key: str) -> Entry | None:
             notes = json.loads(kept["notes"].tobytes())
             arrays = {name: kept[name] for name in _ARRAYS if name in kept}
         automaton = TokenAutomaton(**arrays) if arrays else None
-        return Entry(automaton, notes["checked"], tuple(notes["ignored"]), notes["refused"], notes["grammar"])
+        notes |= {name: tuple(notes[name]) for name in ("ignored", "hints")}
+        return Entry(automaton, **notes)
     except Exception:  # whatever it is. Python's parser, which reads an array's head, may fail where threads share it
         return None
 
 
 def write_entry(folder: Path, key: str, entry: Entry) -> None:
     """Written beside and moved into place, so that nobody reads half of it. A disk that refuses costs only time."""
-    said = {name: getattr(entry, name) for name in ("checked", "ignored", "refused", "grammar")}
+    said = {name: getattr(entry, name) for name in ("checked", "ignored", "refused", "grammar", "hints")}
     notes = json.dumps(said).encode()
     arrays = {} if entry.automaton is None else {name: getattr(entry.automaton, name) for name in _ARRAYS}
     content = io.BytesIO()

@@ -23,6 +23,7 @@ from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
 from redraft.constraints.compile.dialect import draft_of, nodes
 from redraft.constraints.compile.document import Document
+from redraft.constraints.compile.hints import hints_of
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
@@ -324,7 +325,8 @@ def _guided(source: Source, error: OutOfReachError) -> Entry:
     if grammar is None:
         raise error
     ignored = tuple(map(str, Document(schema).ignored))
-    return Entry(None, True, ignored, grammar=grammar, lasting=not isinstance(error, TimeLimitError))
+    hints = hints_of(schema)
+    return Entry(None, True, ignored, grammar=grammar, hints=hints, lasting=not isinstance(error, TimeLimitError))
 
 
 def _language(source: Source, vocabulary: Vocabulary, entry: Entry) -> Language:
@@ -332,7 +334,7 @@ def _language(source: Source, vocabulary: Vocabulary, entry: Entry) -> Language:
         raise ConstraintError(entry.refused)
     if entry.automaton is None:
         ends, tail = tuple(sorted(vocabulary.ends)), tuple(sorted(vocabulary.tail))
-        guide = Guide(vocabulary.llguidance, entry.grammar, vocabulary.pieces, ends, tail)
+        guide = Guide(vocabulary.llguidance, entry.grammar, vocabulary.pieces, ends, tail, hints=entry.hints)
         return GuidedLanguage(source, NoLayout(), True, guide.begun(), ignored=entry.ignored)
     return Language(source, EdgeLayout(entry.automaton), entry.checked, ignored=entry.ignored)
 

@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 
 LETTERS = b"qZ~<"
 """Where all of these may come next, the matcher is taken to be inside a string of any characters."""
-CLOSING = b'}]"0123456789ntf[{:,-'
+CLOSING = b'}]",0123456789ntf[{:-'
 """How an answer is brought to its end, one byte at a time, in this order; inside a free string by its quote."""
 MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
+MOST_SAME = 64
+"""Times that one token is taken in a row, where there are patterns."""
+MOST_MARKS = 20
+"""Bytes that may come outside of a string; inside one there may be more, and only its quote ends it."""
 GRAMMAR_SEC, GRAMMAR_BYTES = 5.0, 1 << 30
 """Of one schema. By the largest of MaskBench it takes 1.5 seconds."""
 _GRAMMAR = """
@@ -58,7 +62,8 @@ WHITE = r"[ ]|\n[ \t]*"
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """A grammar that llguidance reads, for one tokenizer. `forbidden` tokens never occur."""
+    """A grammar that llguidance reads, for one tokenizer. `forbidden` tokens never occur; `hints` are short texts that
+    a string may end with, its quote included, and numbers."""
 
     tokenizer: LLTokenizer
     grammar: str
@@ -66,6 +71,7 @@ class Guide:
     ends: tuple[int, ...]
     tail: tuple[int, ...]
     forbidden: frozenset[int] = frozenset()
+    hints: tuple[str, ...] = ()
 
     @cached_property
     def begin(self) -> LLMatcher:
@@ -156,7 +162,50 @@ class Guide:
                 break
             turned[choice] += 1
             often.clear()
-        return None, Counter()
+        return self._explored(matcher.deep_copy(), most), Counter()
+
+    def _explored(self, matcher: LLMatcher, most: int) -> list[int] | None:
+        """A way to the end by what has been seen least: behind the next byte may come such bytes as have come least
+        often, or a hint. So it leaves what repeats itself, as the digits ahead of a point."""
+        found, seen, behind = list[int](), Counter[bytes](), dict[bytes, dict[int, bytes]]()
+        order = b'"' + CLOSING
+        while not matcher.is_accepting():
+            may = self._may(matcher)
+            if not may or len(found) >= most or matcher.is_stopped():
+                return None
+            ends = [byte for byte in may if byte in (b'"' if len(may) > MOST_MARKS else b'",}]')]
+            if not ends and (hint := self._hint(matcher, most - len(found))):
+                matcher.consume_tokens(hint)
+                found += hint
+                continue
+            seen[may] += 1
+            if len(may) > 1 and may not in behind:
+                behind[may] = {byte: self._may_behind(matcher, byte) for byte in may}
+            ways = behind.get(may, {may[0]: b""})
+            byte = min(ends or may, key=lambda one: (seen[ways[one]], order.find(one) % len(order), one))
+            if not matcher.consume_token(self.singles[byte]):
+                return None
+            found.append(self.singles[byte])
+        return found
+
+    def _hint(self, matcher: LLMatcher, most: int) -> list[int]:
+        """The first hint that may come here and ends a value; none if there is none."""
+        for hint in self.hints:
+            tokens, ahead = self._single(hint.encode()), matcher.deep_copy()
+            is_whole = len(tokens) == len(hint.encode()) <= most and ahead.try_consume_tokens(tokens) == len(tokens)
+            if is_whole and (ahead.is_accepting() or set(self._may(ahead)) & set(b",}]")):
+                return tokens
+        return []
+
+    def _may(self, matcher: LLMatcher) -> bytes:
+        """The bytes that may come next, white space not among them."""
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return bytes(byte for byte, token in self.visible.items() if bits[token >> 3] >> (token & 7) & 1)
+
+    def _may_behind(self, matcher: LLMatcher, byte: int) -> bytes:
+        """Those that may come behind one of them; none behind one that is no way to any."""
+        matcher = matcher.deep_copy()
+        return self._may(matcher) if matcher.consume_token(self.singles[byte]) else b""
 
     def _complete(
         self, matcher: LLMatcher, most: int, turned: Mapping[bytes, int], often: Counter[bytes], *, quote_first: bool
@@ -180,6 +229,8 @@ class Guide:
                     continue
             if token is None or (not free and token in self.openings):
                 token = self._chosen(matcher, token, turned, often)
+            if self.hints and found[-MOST_SAME:] == [token] * MOST_SAME:  # a pattern waits for something else
+                return None
             if token is None or not matcher.consume_token(token):
                 return None
             found.append(token)
