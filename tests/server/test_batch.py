@@ -403,9 +403,9 @@ def test_a_refusal_that_passes_is_no_answer(
     assert [line["response"]["status_code"] for line in run(rows, at_once=1)] == [200, 200]
     (tmp_path / "out.jsonl").unlink()
     busy[0] = 3
-    with pytest.raises(RunError, match=r"row 1: something ended it; try again soon; run it again"):
-        run(rows, at_once=1)
-    assert [line["response"]["status_code"] for line in run(rows, at_once=1)] == [200, 200]
+    assert [line["response"]["status_code"] for line in run(rows, at_once=1)] == [503, 200], (
+        "no row stops a run for good"
+    )
 
 
 # The command as it is, but for a kill at a moment drawn at random, within a line that is being written, too.

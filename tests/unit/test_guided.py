@@ -14,6 +14,7 @@ import torch
 from tests.helpers import ORACLE, PROMPT, SCHEMA, beside
 
 from redraft.config import read_config
+from redraft.constraints.compile.hints import hints_of
 from redraft.constraints.compile.limits import CompileLimits, TimeLimitError
 from redraft.constraints.condition.guide import Guide
 from redraft.constraints.condition.guided import GuidedProjection
@@ -141,6 +142,24 @@ def test_a_value_comes_to_an_end_that_another_key_follows(schema: Any) -> None:
     tokens, _ = written(language, 120, 32, 1, 3.0)
     text = b"".join(PIECES[token] or b"" for token in tokens).decode()
     assert not verdicts(whole, json.loads(text)), text
+
+
+def test_hints_take_no_way_away() -> None:
+    """64 equal characters were taken for a pattern's that waits; long hints were tried at each of 1,500 characters."""
+    text = {"type": "string"}
+    for count, other, least in ((100, {"format": "date"}, 125), (1500, {"pattern": "^c{800}x$"}, 2316)):
+        properties = {"a": text | {"minLength": count}, "b": text | other}
+        whole = {"type": "object", "properties": properties, "required": ["a", "b"], "additionalProperties": False}
+        language, began = ready(schema_source(whole), VOCABULARY, limits=CompileLimits(states=15)), time.monotonic()
+        assert isinstance(language, GuidedLanguage)
+        assert language.shortest == least
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("pattern", ["^(?!a)a$", "^(?=b)a$", "^c{70000}$", "(", "^(?<!a)b"])
+def test_a_pattern_without_a_short_text_gives_no_hint(pattern: str) -> None:
+    bounds = {"multipleOf": 7777, "minimum": 5000, "exclusiveMinimum": True}
+    assert hints_of({"$defs": {"x": {"pattern": pattern}, "y": bounds}}) == ("7777", "15554", "0")
 
 
 @pytest.mark.parametrize("schema", DEEPER)

@@ -26,7 +26,6 @@ from redraft.files import lock, named_from
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
 from redraft.server.limits import read_json
-from redraft.server.openai.batch import BUSY
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_HELD_BYTES = 2**26  # of rows under way together
@@ -68,13 +67,13 @@ class Done:
         counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
-        failed = (*self.failed, f"row {self.rows + 1}: {said_of(body)}") if wrong else self.failed
+        failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
         return Done(
             self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards, failed[:MOST_FAILED]
         )
 
 
-def said_of(body: Mapping[str, Any]) -> str:
+def _message(body: Mapping[str, Any]) -> str:
     """What the body of an error says, on one line; another server may say it otherwise than ours."""
     error = body.get("error")
     said = str(error.get("message", error) if isinstance(error, Mapping) else error)
@@ -250,8 +249,6 @@ async def _write(
     report: Callable[[Done], None],
 ) -> Done:
     async for one in answers:
-        if one[1] == BUSY:  # which passes: a run that is begun again answers the row
-            raise RunError(f"row {done.rows + 1}: {said_of(one[2])}; run it again, which keeps what was answered")
         line = _line(one, done.rows, settings)
         data = _written(line)
         if len(data) > MOST_ANSWER_BYTES:

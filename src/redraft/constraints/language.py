@@ -325,8 +325,12 @@ def _guided(source: Source, error: OutOfReachError) -> Entry:
     if grammar is None:
         raise error
     ignored = tuple(map(str, Document(schema).ignored))
-    hints = hints_of(schema)
-    return Entry(None, True, ignored, grammar=grammar, hints=hints, lasting=not isinstance(error, TimeLimitError))
+    lasting, hints = not isinstance(error, TimeLimitError), tuple[str, ...]()
+    try:
+        hints = hints_of(schema)
+    except TimeLimitError:  # another time there may be some
+        lasting = False
+    return Entry(None, True, ignored, grammar=grammar, hints=hints, lasting=lasting)
 
 
 def _language(source: Source, vocabulary: Vocabulary, entry: Entry) -> Language:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from redraft.constraints.compile.dialect import URIS, draft_of, reached, validated_as
 from redraft.constraints.compile.keywords import NEWER_FORMATS
-from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError
+from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError, is_gone
 from redraft.constraints.compile.regex import for_rust
 from redraft.constraints.isolated import Helper
 from redraft.errors import BusyError, ConstraintError, DeadlineError, awaited
@@ -115,9 +115,12 @@ def schema_problems(schema: Any, text: str, *, quick: bool = False) -> list[Prob
 def contradictions(schema: Any, text: str) -> list[Problem]:
     """The same of a text that was held to all of the schema: no question, but a second look at what redraft compiled.
     Nothing where the validator cannot read the schema, or has no quick answer, or where something ends it."""
-    with suppress(ConstraintError, DeadlineError, BusyError):
+    try:
         return [one for one in schema_problems(schema, text, quick=True) if UNDECIDED not in one.reason]
-    return []
+    except (ConstraintError, DeadlineError, BusyError):
+        if is_gone():  # whoever asks next has the look
+            raise
+        return []
 
 
 def verdicts(
@@ -137,6 +140,8 @@ def verdicts(
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in set(_META_SCHEMA.findall(text))}
     found = _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most, quick=quick)
+    if len(found) > MOST_SAID:
+        return found
     return [(path, reduce(lambda said, one: said.replace(*one), spelt.items(), said)) for path, said in found]
 
 
@@ -150,8 +155,8 @@ def _as_read(schema: Any) -> tuple[int, str, dict[str, str]]:
 
     def spell(pattern: str) -> str:
         with suppress(ConstraintError):
-            new = for_rust(pattern)
-            spelt[new], spelt[json.dumps(new)] = pattern, json.dumps(pattern)
+            if (new := for_rust(pattern)) != pattern:
+                spelt[new], spelt[json.dumps(new)] = pattern, json.dumps(pattern)
             return new
         return pattern
 
@@ -159,7 +164,9 @@ def _as_read(schema: Any) -> tuple[int, str, dict[str, str]]:
     for node, _ in list(reached(schema, draft_of(schema))):
         if isinstance(node.get("pattern"), str):
             node["pattern"] = spell(node["pattern"])
-        if isinstance(node.get("patternProperties"), dict):
+        if (
+            isinstance(node.get("patternProperties"), dict) and "/patternProperties/" not in text
+        ):  # it may be referred to
             inner = node["patternProperties"]
             spelled = {spell(pattern): inner[pattern] for pattern in inner}
             node["patternProperties"] = spelled if len(spelled) == len(inner) else inner

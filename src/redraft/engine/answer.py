@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from redraft.constraints.compile.limits import is_gone
 from redraft.engine.calls import ToolCall, read_call
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Generation, Logprobs, ResolvedRequest
@@ -129,30 +130,38 @@ class Answer:
         DeadlineError if the time was up before there was anything valid; UnsatisfiedError if a validator of the
         constraint complains.
         """
-        if self._failed is not None:
-            raise self._failed.with_traceback(None)
+        if isinstance(event, Finished):
+            with self._ending:
+                return self._take_end(event)
+        self._raise_failure()
         if self.finish is not None:
             return Delta(event)  # an abort that follows a stop string may come too late to keep another block away
         if isinstance(event, Block):
             return self._take_block(event)
         if isinstance(event, PromptRead):
             self.prompt_logprobs = event.logprobs
-        elif isinstance(event, Finished):
-            if event.reason == "error":
-                raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
-            with self._ending:
-                return self._take_end(event)
         return Delta(event)
 
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            raise self._failed.with_traceback(None)
+
     def _take_end(self, event: Finished) -> Delta:
-        if self._failed is not None or self.finish is not None:
-            return self.take(event)
+        self._raise_failure()
+        if self.finish is not None:
+            return Delta(event)
+        if event.reason == "error":
+            raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
+        finish: FinishReason = "stop" if self.stopped else event.reason
         try:
-            return self._end(event)
+            self._check_read(finish)
+            self._check_language(finish)
         except BaseException as error:  # what was not checked to its end is no answer later, either
             cut = RunError("the check of this answer was interrupted; ask again")
-            self._failed = error if isinstance(error, Exception) else cut
+            if not is_gone():  # who is still there has a check of their own
+                self._failed = error if isinstance(error, Exception) else cut
             raise
+        return self._end(event)
 
     def generation(self) -> Generation:
         """The finished record."""
@@ -222,11 +231,8 @@ class Answer:
         content, self.stopped = self._stops.push(self._contents.finish())
         content += self._stops.finish()
         calls = self._close_call()
-        finish: FinishReason = "stop" if self.stopped else event.reason
         rows = [event.end] if event.end and not self.stopped else []
-        self._check_read(finish)
-        self._check_language(finish)
-        self.commits, self.finish = event.commits, finish  # who sees that it has ended may have it
+        self.commits, self.finish = event.commits, "stop" if self.stopped else event.reason
         return self._added(event, content, thought, calls, rows)
 
     def _check_read(self, finish: FinishReason) -> None:

@@ -47,8 +47,8 @@ _REFUSED = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT}
 def pull(name: str, *, progress: bool = True) -> Path:
     """Fetch the checkpoint of repository `name` into the Hugging Face cache (HF_HOME) and return its folder.
 
-    Files already there are read, since a disk may have lost some of them, and not fetched again; until all are there an
-    earlier snapshot stays the model of that name.
+    Files already there are not fetched again, unless a disk has lost some of them; until all are there an earlier
+    snapshot stays the model of that name.
     `progress` draws the hub client's bars on stderr.
 
     Raises WeightsError for a name that is not a repository, or one that is private, gated or without safetensors
@@ -61,7 +61,7 @@ def pull(name: str, *, progress: bool = True) -> Path:
             within.enter_context(each)
         plan, wrong = _plan(name), list[str]()
         within.enter_context(_cleared(name))
-        if _remove_wrong([file for file in plan if not file.is_missing], read=True):  # since they came
+        if not any(file.is_missing for file in plan) and _remove_wrong(plan, read=True):  # a disk has lost some since
             plan = _plan(name)
         _check_room(name, plan)
         try:

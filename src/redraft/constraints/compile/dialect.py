@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
@@ -23,6 +24,7 @@ from redraft.constraints.compile.keywords import (
     ONE,
     Care,
 )
+from redraft.constraints.compile.limits import check_time
 from redraft.errors import ConstraintError
 
 URIS = {
@@ -118,7 +120,9 @@ def _rewritten(schema: Any, draft: SchemaDraft) -> Any:
             node.setdefault("$ref", node.pop("$recursiveRef"))
         if id(node) in moved:
             node["$ref"] = moved[id(node)]
+        unread = {} if id(node) in lists else {"additionalItems": node.get("additionalItems")}
         _renew(node)
+        node |= {name: value for name, value in unread.items() if value is not None}  # a reference may lead there
     return found
 
 
@@ -130,7 +134,7 @@ def _moved(name: str, root: Any, lists: set[int]) -> str:
     for step in name[2:].split("/"):
         is_list = id(at) in lists
         steps.append({"items": "prefixItems", "additionalItems": "items"}.get(step, step) if is_list else step)
-        at = _inside(at, step)
+        at = inside(at, step)
     return "#/" + "/".join(steps)
 
 
@@ -184,13 +188,16 @@ def inner_schemas(schema: dict[str, Any], draft: SchemaDraft) -> Iterator[tuple[
             yield from ((inner, (name, key)) for key, inner in value.items() if not isinstance(inner, list))
 
 
-def nodes(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
-    """Every schema within a schema that is an object, itself among them, with its path; each object once.
+def nodes(
+    schema: Any, draft: SchemaDraft, seen: set[int] | None = None
+) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
+    """Every schema within a schema that is an object, itself among them, with its path; each object once, and none
+    that was `seen` before.
 
     Raises ConstraintError, naming the place, for what is no schema.
     """
     stack: list[tuple[Any, tuple[str | int, ...]]] = [(schema, ())]
-    seen = set[int]()
+    seen = set() if seen is None else seen
     while stack:
         node, path = stack.pop()
         if isinstance(node, bool):
@@ -202,38 +209,36 @@ def nodes(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], tup
         seen.add(id(node))
         if len(seen) > MOST_NODES:
             raise ConstraintError(f"the schema has over {MOST_NODES} schemas inside it; write fewer")
-        yield node, path
         try:
-            inside = list(inner_schemas(node, draft))
+            within = list(inner_schemas(node, draft))
         except ConstraintError as error:
             raise ConstraintError(f"schema at {pointer_of(path)}: {error}") from None
-        stack += [(inner, (*path, *step)) for inner, step in reversed(inside)]
+        yield node, path
+        stack += [(inner, (*path, *step)) for inner, step in reversed(within)]
 
 
 def reached(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
-    """These, and the schemas where only a reference leads, as in OpenAPI's components."""
+    """These, and the schemas where only a reference leads, as in OpenAPI's components. What is none there is left out:
+    perhaps nobody needs it."""
     roots: list[tuple[Any, tuple[str | int, ...]]] = [(schema, ())]
     seen = set[int]()
     while roots:
         root, at = roots.pop()
-        if id(root) in seen:
-            continue
-        for node, path in nodes(root, draft):
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            yield node, (*at, *path)
-            if str(node.get("$ref", "")).startswith("#/"):
-                steps = str(node["$ref"])[2:].split("/")
-                target = reduce(_inside, steps, schema)
-                roots += [(target, tuple(steps))] if isinstance(target, dict) else []
+        with suppress(ConstraintError) if at else nullcontext():
+            for node, path in nodes(root, draft, seen):
+                check_time()
+                yield node, (*at, *path)
+                if str(node.get("$ref", "")).startswith("#/"):
+                    steps = str(node["$ref"])[2:].split("/")
+                    target = reduce(inside, steps, schema)
+                    roots += [(target, tuple(steps))] if isinstance(target, dict) else []
 
 
-def _inside(value: Any, step: str) -> Any:
+def inside(value: Any, step: str) -> Any:
     """What stands at a step of a pointer; None if nothing does."""
     step = unquote(step).replace("~1", "/").replace("~0", "~")
     if isinstance(value, list):
-        return value[int(step)] if step.isdecimal() and int(step) < len(value) else None
+        return value[int(step)] if step.isdecimal() and len(step) < 10 and int(step) < len(value) else None
     return value.get(step) if isinstance(value, dict) else None
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import urldefrag, urljoin
 
 from redraft.constraints.compile.dialect import (
     META,
     SchemaDraft,
     discriminator,
     draft_of,
+    inside,
     modern,
     nodes,
     pointer_of,
@@ -178,12 +179,8 @@ class Document:
 
     def _pointed(self, found: Any, pointer: str, name: Any) -> Any:
         for step in pointer.split("/")[1:]:
-            step = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-                found = found[int(step)]
-            elif isinstance(found, dict) and step in found:
-                found = found[step]
-            else:
+            found = inside(found, step)
+            if found is None:
                 raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
         return found
 

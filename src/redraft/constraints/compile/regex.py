@@ -46,7 +46,7 @@ _REFERENCE = re.compile(r"\\[1-9]")
 _BESIDE = "(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))"
 _BORDERS = {r"\b": _BESIDE.format(_CLASSES["w"], "!", "="), r"\B": _BESIDE.format(_CLASSES["w"], "=", "!")}
 _TOKEN = re.compile(
-    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\k<\w+>|\\.|\(\?:|\(\?<\w+>"
+    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]{1,64}\}|\\k<\w+>|\\.|\(\?:|\(\?<\w+>"
     r"|\{[0-9]+(?:,[0-9]*)?\}|.",
     re.DOTALL,
 )
@@ -321,7 +321,9 @@ def for_rust(pattern: str) -> str:
         if token.startswith("(?<"):
             names[token[3:-1]], token = groups, "("
         elif token.startswith(r"\k<"):
-            token = rf"\{names.get(token[3:-1], 0)}"
+            if token[3:-1] not in names:
+                return pattern  # a reference ahead of its group
+            token = rf"\{names[token[3:-1]]}"
         found.append(_ECMA_DOT if token == "." else _BORDERS.get(token) or _outside(token))
         if _REFERENCE.fullmatch(token):  # a digit may follow
             found[-1] = f"(?:{token})"
@@ -339,6 +341,8 @@ def _class(tokens: list[str]) -> str:
             others.append(_outside(token))
         elif token == "-" and (before == "-" or {before[1:].lower(), behind[1:].lower()} & _CLASSES.keys()):
             members += r"\-"
+        elif token == "^":
+            members += r"\^"
         else:
             members += _in_class(token)
     if members or not others:

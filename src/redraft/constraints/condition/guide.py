@@ -33,8 +33,10 @@ CLOSING = b'}]",0123456789ntf[{:-'
 """How an answer is brought to its end, one byte at a time, in this order; inside a free string by its quote."""
 MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
-MOST_SAME = 64
-"""Times that one token is taken in a row, where there are patterns."""
+MOST_SAME = 4
+"""Times in a row that one token is taken before hints are tried."""
+MOST_EXPLORED = 512
+"""Tokens of a way that is looked for by what was seen least."""
 MOST_MARKS = 20
 """Bytes that may come outside of a string; inside one there may be more, and only its quote ends it."""
 GRAMMAR_SEC, GRAMMAR_BYTES = 5.0, 1 << 30
@@ -146,7 +148,8 @@ class Guide:
 
     def completion(self, matcher: LLMatcher, most: int) -> list[int] | None:
         """A short string of tokens that ends the answer, as it seems; None if none of at most `most` was found."""
-        return self._way(matcher, most, Counter(self.turned), 2)[0]
+        found = self._way(matcher, most, Counter(self.turned), 2)[0]
+        return self._explored(matcher.deep_copy(), min(most, MOST_EXPLORED)) if found is None else found
 
     def _way(
         self, matcher: LLMatcher, most: int, turned: Counter[bytes], tries: int
@@ -162,7 +165,7 @@ class Guide:
                 break
             turned[choice] += 1
             often.clear()
-        return self._explored(matcher.deep_copy(), most), Counter()
+        return None, Counter()
 
     def _explored(self, matcher: LLMatcher, most: int) -> list[int] | None:
         """A way to the end by what has been seen least: behind the next byte may come such bytes as have come least
@@ -190,12 +193,18 @@ class Guide:
 
     def _hint(self, matcher: LLMatcher, most: int) -> list[int]:
         """The first hint that may come here and ends a value; none if there is none."""
-        for hint in self.hints:
-            tokens, ahead = self._single(hint.encode()), matcher.deep_copy()
-            is_whole = len(tokens) == len(hint.encode()) <= most and ahead.try_consume_tokens(tokens) == len(tokens)
+        for tokens in self.hinted:
+            ahead = matcher.deep_copy()
+            is_whole = len(tokens) <= most and ahead.try_consume_tokens(tokens) == len(tokens)
             if is_whole and (ahead.is_accepting() or set(self._may(ahead)) & set(b",}]")):
                 return tokens
         return []
+
+    @cached_property
+    def hinted(self) -> list[list[int]]:
+        """The tokens of the hints that can be written."""
+        spelt = [(self._single(hint.encode()), len(hint.encode())) for hint in self.hints]
+        return [tokens for tokens, size in spelt if len(tokens) == size]
 
     def _may(self, matcher: LLMatcher) -> bytes:
         """The bytes that may come next, white space not among them."""
@@ -229,8 +238,11 @@ class Guide:
                     continue
             if token is None or (not free and token in self.openings):
                 token = self._chosen(matcher, token, turned, often)
-            if self.hints and found[-MOST_SAME:] == [token] * MOST_SAME:  # a pattern waits for something else
-                return None
+            same = self.hints and len(found) % MOST_SAME == 0 and found[-MOST_SAME:] == [token] * MOST_SAME
+            if same and (hint := self._hint(matcher, most - len(found))):  # a pattern waits for something else
+                matcher.consume_tokens(hint)
+                found += hint
+                continue
             if token is None or not matcher.consume_token(token):
                 return None
             found.append(token)
