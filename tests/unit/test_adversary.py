@@ -762,6 +762,7 @@ def test_whoever_reads_the_end_while_it_is_checked_has_the_verdict(engine: Engin
     for _ in range(5):
         assert [*map(type, asyncio.run(read_twice()))] == [UnsatisfiedError] * 2
         assert not any(isinstance(found, Generation) and found.finish == "stop" for found in asyncio.run(read_again()))
+    engine.loop.stop()
 
 
 def test_every_error_travels_between_processes() -> None:

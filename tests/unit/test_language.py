@@ -388,6 +388,7 @@ def test_nobody_waits_for_the_check_of_an_answer_that_is_not_wanted_any_more(eng
         if thread.name.startswith("judge"):
             thread.join(60)
     over.set()
+    engine.loop.stop()
     assert time.monotonic() - began < 10
 
 
@@ -422,6 +423,7 @@ def test_what_was_compiled_wrongly_is_an_error_and_no_answer(engine: Engine) -> 
             asyncio.run(answer())
     right = replace(request, constraint=miscompiled({"type": "number"}, "[1-3]{2}"))
     assert engine.run(right).constraint == "exact"
+    engine.loop.stop()
 
 
 def test_a_validator_that_knows_no_answer_takes_none_away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
