@@ -230,7 +230,8 @@ def test_a_reader_that_takes_no_bytes_is_not_waited_for_for_ever(quick: Process)
 
 
 HANGS = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, and then a hang-up is for nobody
 from redraft.__main__ import main
 from redraft.server.http.service import Service
 Service.check_name = lambda self, name: time.sleep(900) if name == "hang" else None
