@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 50_060, TESTS: 35_850}
+WHOLE_WALLS = {SOURCE: 50_080, TESTS: 35_850}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 7_430,
+    "constraints": 7_450,
     "tasks": 2_790,
     "tune": 4_410,
     "measure": 2_780,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from math import ceil, floor
+from itertools import islice
+from operator import ge, gt, le, lt
 from typing import Any
 
 from redraft.constraints.compile.automaton import Dfa
@@ -15,6 +16,7 @@ from redraft.constraints.compile.regex import ecma_search, whole_match
 from redraft.errors import ConstraintError
 
 MOST_HINTS, MOST_BYTES = 64, 64
+_BOUNDS = {"minimum": ge, "maximum": le, "exclusiveMinimum": gt, "exclusiveMaximum": lt}
 _PLAIN = b"a0-./:@_ ABCDEFGHIJKLMNOPQRSTUVWXYZbcdefghijklmnopqrstuvwxyz123456789"
 """Bytes that are taken before others."""
 
@@ -30,7 +32,7 @@ def hints_of(schema: Any) -> tuple[str, ...]:
 
 
 def _hints(node: dict[str, Any]) -> Iterator[str]:
-    pattern, form, of = (node.get(word) for word in ("pattern", "format", "multipleOf"))
+    pattern, form = node.get("pattern"), node.get("format")
     for word, search in ((pattern, ecma_search), (FORMATS.get(str(form)), whole_match)):
         try:
             text = _shortest(search(word)) if isinstance(word, str) else None
@@ -40,11 +42,25 @@ def _hints(node: dict[str, Any]) -> Iterator[str]:
             continue
         if text is not None:
             yield json.dumps(text, ensure_ascii=False)[1:]
-    if isinstance(of, int) and not isinstance(of, bool) and of > 0:
-        lows, highs = (("minimum", "exclusiveMinimum"), ceil), (("maximum", "exclusiveMaximum"), floor)
-        for bound, near in ((node.get(word), near) for words, near in (lows, highs) for word in words):
-            if isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) < 2**53:
-                yield from (str((near(bound / of) + more) * of) for more in (0, 1, -1))
+    yield from _numbers(node)
+
+
+def _numbers(node: dict[str, Any]) -> Iterator[str]:
+    """Numbers within the bounds of a schema that has some, and multiples of what it wants."""
+    given = {word: node[word] for word in _BOUNDS if _is_number(node.get(word))}
+    of = node.get("multipleOf")
+    step = of if _is_number(of) and isinstance(of, int) and of > 0 else 1
+    if not given and step == 1:
+        return
+    near = [0, *(round(bound / step) for bound in given.values())]
+    found: list[float] = [(number + more) * step for number in near for more in (0, 1, -1)]
+    found += [] if step > 1 else [sum(given.values()) / len(given), *(bound / 2 for bound in given.values())]
+    inside = (one for one in found if all(_BOUNDS[word](one, bound) for word, bound in given.items()))
+    yield from dict.fromkeys(json.dumps(one) for one in islice(inside, 3))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
 
 
 def _shortest(dfa: Dfa) -> str | None:

@@ -35,6 +35,8 @@ MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
 MOST_SAME = 4
 """Times in a row that one token is taken before hints are tried."""
+MOST_REPEATED = 48
+"""Times in a row that the same bytes may come."""
 MOST_EXPLORED = 512
 """Tokens of a way that is looked for by what was seen least."""
 MOST_MARKS = 20
@@ -171,7 +173,7 @@ class Guide:
         """A way to the end by what has been seen least: behind the next byte may come such bytes as have come least
         often, or a hint. So it leaves what repeats itself, as the digits ahead of a point."""
         found, seen, behind = list[int](), Counter[bytes](), dict[bytes, dict[int, bytes]]()
-        order = b'"' + CLOSING
+        order, last, same = b'"' + CLOSING, b"", 0
         while not matcher.is_accepting():
             may = self._may(matcher)
             if not may or len(found) >= most or matcher.is_stopped():
@@ -182,6 +184,10 @@ class Guide:
                 found += hint
                 continue
             seen[may] += 1
+            same = same + 1 if may == last else 0
+            last = may
+            if same > MOST_REPEATED:
+                return None
             if len(may) > 1 and may not in behind:
                 behind[may] = {byte: self._may_behind(matcher, byte) for byte in may}
             ways = behind.get(may, {may[0]: b""})
@@ -195,8 +201,10 @@ class Guide:
         """The first hint that may come here and ends a value; none if there is none."""
         for tokens in self.hinted:
             ahead = matcher.deep_copy()
-            is_whole = len(tokens) <= most and ahead.try_consume_tokens(tokens) == len(tokens)
-            if is_whole and (ahead.is_accepting() or set(self._may(ahead)) & set(b",}]")):
+            if len(tokens) > most or ahead.try_consume_tokens(tokens) < len(tokens):
+                continue
+            may = self._may(ahead)
+            if ahead.is_accepting() or (len(may) <= MOST_MARKS and set(may) & set(b",}]")):  # and not within a string
                 return tokens
         return []
 
