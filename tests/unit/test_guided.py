@@ -157,7 +157,7 @@ def test_hints_take_no_way_away() -> None:
         assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("pattern", ["^(?!a)a$", "^(?=b)a$", "^c{70000}$", "(", "^(?<!a)b"])
+@pytest.mark.parametrize("pattern", ["^(?!a)a$", "^(?=b)a$", "^c{900}$", "(", "^(?<!a)b"])
 def test_a_pattern_without_a_short_text_gives_no_hint(pattern: str) -> None:
     bounds = {"multipleOf": 7777, "minimum": 5000, "exclusiveMinimum": True}
     assert hints_of({"$defs": {"x": {"pattern": pattern}, "y": bounds}}) == ("7777", "15554")
