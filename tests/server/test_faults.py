@@ -297,7 +297,9 @@ def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
 def test_streams_that_a_signal_cuts_off_say_so(kind: signal.Signals) -> None:
     """They ended as if the network had failed: the library of the streams ended them without a word."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, whose children ignore it
     process = start("--quiet", "--drain", "0.7")
+    signal.signal(signal.SIGHUP, before)
     body = ENDLESS | {"stream": True}
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(httpx2.post, process.url + PATH, json=body | {"seed": i}, timeout=100) for i in range(3)]
