@@ -118,7 +118,7 @@ def contradictions(schema: Any, text: str) -> list[Problem]:
     try:
         return [one for one in schema_problems(schema, text, quick=True) if UNDECIDED not in one.reason]
     except (ConstraintError, DeadlineError, BusyError):
-        if is_gone():  # whoever asks next has the look
+        if is_gone():  # the next reader asks again
             raise
         return []
 

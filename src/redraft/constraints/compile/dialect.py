@@ -134,7 +134,7 @@ def _moved(name: str, root: Any, lists: set[int]) -> str:
     for step in name[2:].split("/"):
         is_list = id(at) in lists
         steps.append({"items": "prefixItems", "additionalItems": "items"}.get(step, step) if is_list else step)
-        at = inside(at, step)
+        at = at_step(at, step)
     return "#/" + "/".join(steps)
 
 
@@ -223,18 +223,18 @@ def reached(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], t
     roots: list[tuple[Any, tuple[str | int, ...]]] = [(schema, ())]
     seen = set[int]()
     while roots:
+        check_time()
         root, at = roots.pop()
         with suppress(ConstraintError) if at else nullcontext():
             for node, path in nodes(root, draft, seen):
-                check_time()
                 yield node, (*at, *path)
                 if str(node.get("$ref", "")).startswith("#/"):
                     steps = str(node["$ref"])[2:].split("/")
-                    target = reduce(inside, steps, schema)
+                    target = reduce(at_step, steps, schema)
                     roots += [(target, tuple(steps))] if isinstance(target, dict) else []
 
 
-def inside(value: Any, step: str) -> Any:
+def at_step(value: Any, step: str) -> Any:
     """What stands at a step of a pointer; None if nothing does."""
     step = unquote(step).replace("~1", "/").replace("~0", "~")
     if isinstance(value, list):

@@ -13,9 +13,9 @@ from urllib.parse import urldefrag, urljoin
 from redraft.constraints.compile.dialect import (
     META,
     SchemaDraft,
+    at_step,
     discriminator,
     draft_of,
-    inside,
     modern,
     nodes,
     pointer_of,
@@ -179,7 +179,7 @@ class Document:
 
     def _pointed(self, found: Any, pointer: str, name: Any) -> Any:
         for step in pointer.split("/")[1:]:
-            found = inside(found, step)
+            found = at_step(found, step)
             if found is None:
                 raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
         return found

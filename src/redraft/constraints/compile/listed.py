@@ -49,7 +49,8 @@ def satisfying(resolver: Resolver, plain: Schema) -> Iterator[Any]:
 def _beside(resolver: Resolver, plain: Schema, *, parts: bool) -> Schema:
     """The keywords beside a list, with those about `parts` of values, for the validator."""
     shape = {key: plain[key] for key in _SHAPE if key in plain} if parts else {}
-    refers = any(f'"{word}"' in json.dumps(shape) for word in _REFERENCES)
+    written = json.dumps(shape)
+    refers = any(f'"{word}"' in written for word in _REFERENCES)
     words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
     words = {key: inner for key, inner in words.items() if key not in (*_NAMES, *_SHAPE, *_UNEVALUATED)}
     words |= shape if resolver.document.is_newest and not refers else {}
