@@ -164,10 +164,8 @@ def _as_read(schema: Any) -> tuple[int, str, dict[str, str]]:
     for node, _ in list(reached(schema, draft_of(schema))):
         if isinstance(node.get("pattern"), str):
             node["pattern"] = spell(node["pattern"])
-        if (
-            isinstance(node.get("patternProperties"), dict) and "/patternProperties/" not in text
-        ):  # it may be referred to
-            inner = node["patternProperties"]
+        inner = node.get("patternProperties")
+        if isinstance(inner, dict) and "/patternProperties/" not in text:  # else a reference may lead there
             spelled = {spell(pattern): inner[pattern] for pattern in inner}
             node["patternProperties"] = spelled if len(spelled) == len(inner) else inner
     return draft, json.dumps(schema), spelt
