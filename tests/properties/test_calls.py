@@ -141,7 +141,12 @@ def test_where_content_has_a_form_an_answer_is_of_it_or_calls() -> None:
 
 
 def test_what_only_a_validator_can_judge_of_content_is_read_without_thoughts_and_calls() -> None:
-    schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    schema = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": 2},
+        "maxItems": 2,
+        "uniqueItems": True,
+    }
     source = calls_source(TOOLS, content=schema_source(schema))
     plain = ready(source, VOCABULARY)
     assert plain.checked

@@ -283,7 +283,13 @@ def test_an_answer_of_a_form_stands_behind_thinking(real: Inside, name: str) -> 
 
 
 def test_a_call_stands_in_for_content_that_only_a_validator_knows(real: Inside) -> None:
-    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    schema = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": 2},
+        "minItems": 2,
+        "maxItems": 2,
+        "uniqueItems": True,
+    }
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     choice = reported(real, tools=[WEATHER], max_tokens=45, response_format=form, **pushed(real))
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)

@@ -741,7 +741,13 @@ async def twice(handle: Handle) -> list[str]:
 
 def test_whoever_reads_the_end_while_it_is_checked_has_the_verdict(engine: Engine) -> None:
     """It had the answer as if it were valid: the first reader was still asking the validator."""
-    schema = {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
+    schema = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": 3},
+        "minItems": 3,
+        "maxItems": 3,
+        "uniqueItems": True,
+    }
     request = Request("x", Options(seed=3, max_tokens=30), schema=schema)
     with pytest.raises(UnsatisfiedError):
         engine.run(request)

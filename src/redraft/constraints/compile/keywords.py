@@ -66,6 +66,7 @@ KEYWORDS: tuple[Keyword, ...] = (
         items
         minItems
         maxItems
+        uniqueItems  of few listed values, as seven days of the week; of others checked
         anyOf
         oneOf  at least one; that it is only one is checked, unless the schemas exclude each other
         allOf  merged keyword by keyword
@@ -77,7 +78,7 @@ KEYWORDS: tuple[Keyword, ...] = (
     *_rows(Care.GUARANTEED, "const\npropertyNames", 6),
     *_rows(Care.GUARANTEED, "$defs", 2019),
     *_rows(Care.GUARANTEED, "prefixItems", 2020),
-    *_rows(Care.CHECKED, "not\nuniqueItems\ndependencies  as dependentRequired and dependentSchemas"),
+    *_rows(Care.CHECKED, "not\ndependencies  as dependentRequired and dependentSchemas"),
     *_rows(Care.CHECKED, "contains", 6),
     *_rows(Care.CHECKED, "if\nthen\nelse", 7),
     *_rows(

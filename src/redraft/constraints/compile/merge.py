@@ -33,6 +33,7 @@ _JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys((*LOWER, "minimum", "exclusiveMinimum"), max),
     **dict.fromkeys((*UPPER, "maximum", "exclusiveMaximum"), min),
     **dict.fromkeys(("patterns", "formats", "names", "multiples"), operator.add),
+    "uniqueItems": operator.or_,
     "required": lambda a, b: list(dict.fromkeys([*a, *b])),
 }
 _LISTED = {"pattern": "patterns", "format": "formats", "propertyNames": "names", "multipleOf": "multiples"}

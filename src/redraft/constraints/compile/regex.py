@@ -34,8 +34,8 @@ from redraft.constraints.isolated import Helper
 from redraft.errors import ConstraintError
 
 warnings.filterwarnings("ignore", "Possible (nested )?set", FutureWarning)  # Python's word for a class of a stranger's
-_ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
-_ECMA_DOT, _RUST_DOT = r"[^\n\r\x{2028}\x{2029}]", r"[^\n]"
+_ECMA_SPACE = r"\t\n\x0B\x0C\r \u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF"
+_ECMA_DOT, _RUST_DOT = r"[^\n\r\u2028\u2029]", r"[^\n]"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": _ECMA_SPACE}
 _REFUSED = (
     (re.compile(r"\(\?<?[=!]"), "look-around"),
@@ -371,10 +371,8 @@ def _in_class(token: str) -> str:
 
 def _escape(token: str) -> str:
     """One escape of ECMA in Rust's spelling; everything else as it is."""
-    if token.startswith(r"\u") and token[2:3] != "{":
-        return rf"\x{{{token[2:]}}}"
     if token.startswith(r"\c"):
-        return rf"\x{{{ord(token[2].upper()) - 64:X}}}"
+        return rf"\x{ord(token[2].upper()) - 64:02X}"
     if token == r"\0":
         return r"\x00"
     if len(token) == 2 and token[0] == "\\" and token[1].isalpha() and token[1] not in "fnrtv":

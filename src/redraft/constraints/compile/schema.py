@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial, reduce
@@ -30,7 +30,7 @@ from redraft.constraints.compile.limits import (
     part_compiled,
     time_limit,
 )
-from redraft.constraints.compile.listed import satisfying
+from redraft.constraints.compile.listed import few, satisfying
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
@@ -252,6 +252,10 @@ class _Compiler:
         count = max(low, len(first), 1) if high is None else high
         if low > count:
             return EMPTY
+        if plain.get("uniqueItems") and high not in (0, 1):
+            if not first and (values := few(self.resolver, plain.get("items", True), trail, high)):
+                return self.distinct(values, low, len(values) if high is None else min(high, len(values)))
+            self.resolver.inexact = True
         states, end = [build.state() for _ in range(count + 1)], build.state()
         last: tuple[Any, Part] = (None, None)
         for i in range(count + 1 if high is None else count):
@@ -270,6 +274,23 @@ class _Compiler:
         for i in range(low, count + 1):
             build.link(states[i], end)
         return build.finish(self.bracket(build, "[]", (states[0], end)))
+
+    def distinct(self, values: Sequence[Any], low: int, high: int) -> Dfa:
+        """A list of some of these values in any order, none of them twice: a state behind each set of them."""
+        if low > high:
+            return EMPTY
+        build, every = Builder(self.limits), frozenset(range(len(values)))
+        behind = {frozenset(some): build.state() for n in range(high + 1) for some in combinations(every, n)}
+        first, end = behind[frozenset()], build.state()
+        for some, state in behind.items():
+            if len(some) >= low:
+                build.link(state, end)
+            comma = self.comma(build) if some else (state, state)
+            build.empties += [(state, comma[0])] if some else []
+            for i in every - some if len(some) < high else ():
+                if (part := self.literal(build, values[i])) is not None:
+                    build.empties += [(comma[1], part[0]), (part[1], behind[some | {i}])]
+        return build.finish(self.bracket(build, "[]", (first, end)))
 
     def object(self, plain: Schema, trail: Trail, free: int) -> Dfa:
         """An object: its pairs in the order that `ObjectPairs` lays out."""
