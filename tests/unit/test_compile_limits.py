@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from tests.helpers import BYTES, beside, holding
 
 from redraft.constraints.compile import limits
+from redraft.constraints.compile.grammar import compile_grammar
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.language import Source, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
@@ -348,3 +350,26 @@ def test_who_waits_is_woken_for_its_own_turn_alone(monkeypatch: pytest.MonkeyPat
         thread.join(60)
     assert not turns._turns
     assert len(looked) < 150
+
+
+JSON_GBNF = r"""
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws     ::= | " " | "\n" [ \t]{0,20}
+"""
+
+
+def test_a_grammar_that_is_too_large_four_deep_is_held_less_deep() -> None:
+    """A grammar of all JSON, as users of GBNF have it, was refused."""
+    dfa = compile_grammar(JSON_GBNF)
+    for text in ('{"a": 1}', '{"a":[1,{"b":null}],"c":"x\\n"}', "{}"):
+        assert dfa.matches(text.encode())
+        json.loads(text)
+    for text in ('{"a":x}', "[1]", '{"a":1'):
+        assert not dfa.matches(text.encode())
+    with pytest.raises(ConstraintError, match="needs over 20 states"):
+        compile_grammar(JSON_GBNF, limits=CompileLimits(states=20, seconds=60.0))

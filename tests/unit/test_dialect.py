@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from redraft.constraints.compile.dialect import URIS
+from redraft.constraints.compile.dialect import URIS, closed
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
@@ -191,3 +191,56 @@ def test_a_name_of_thousands_of_parts_is_compared_once() -> None:
     began = time.monotonic()
     compile_schema({"$anchor": "a", "properties": {"x": {"type": "integer"}}, "$defs": parts, "default": "x" * 10**6})
     assert time.monotonic() - began < 5
+
+
+DOTTED = {
+    r"^.+$": "é",
+    r"^a.b$": "a.b",
+    r"^(?=.*[A-Z]).{3,}$": "xXx",
+    r"^\S+\.\S+$": "x.y",
+    r"^[^\s.]+$": "x-y",
+    r"^.*\$\{\{(.|[\r\n])*\}\}.*$": "a${{x}}",
+}
+
+
+@pytest.mark.parametrize("draft", [*URIS.values(), None])
+def test_patterns_with_dots_are_patterns_in_every_draft(draft: str | None) -> None:
+    """The meta-schemas up to draft 7 took how they are spelled for the validator for no regular expression."""
+    named = {} if draft is None else {"$schema": draft}
+    for pattern, text in DOTTED.items():
+        schema = {**named, "type": "string", "pattern": pattern}
+        compile_schema({**named, "patternProperties": {pattern: {"type": "integer"}}})
+        assert compile_schema(schema).dfa.matches(json.dumps(text, ensure_ascii=False).encode())
+        assert schema_problems(schema, json.dumps(text)) == []
+        assert schema_problems(schema, '""') != []
+
+
+OPEN_ITEM = {"properties": {"a": {"type": "null"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "shut"),
+    [
+        (OPEN_ITEM, True),
+        ({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": OPEN_ITEM}}, True),
+        ({"anyOf": [OPEN_ITEM, {"type": "null"}]}, True),
+        ({"allOf": [OPEN_ITEM]}, True),
+        ({"allOf": [OPEN_ITEM, {"properties": {"b": {}}}]}, False),
+        ({"properties": {"b": {}}, "anyOf": [OPEN_ITEM, {"type": "null"}]}, False),
+        ({**OPEN_ITEM, "additionalProperties": {"type": "null"}}, False),
+        ({**OPEN_ITEM, "patternProperties": {"^b": {}}}, False),
+        ({**OPEN_ITEM, "required": ["a", "b"]}, False),
+        ({"items": {**OPEN_ITEM, "minProperties": 2}}, False),
+    ],
+)
+def test_an_object_is_closed_if_nothing_else_speaks_of_its_keys(schema: Any, shut: bool) -> None:
+    """Held from left to right, records had keys that nobody had declared."""
+    before = json.dumps(schema)
+    assert (closed(schema) != schema) == shut
+    assert json.dumps(schema) == before
+    inside = {"a": None}
+    value = [inside] if "items" in schema else inside
+    extra = [{**inside, "b": None}] if "items" in schema else {**inside, "b": None}
+    judge = jsonschema_rs.validator_for(closed(schema))
+    assert shut <= judge.is_valid(value)
+    assert judge.is_valid(extra) != shut

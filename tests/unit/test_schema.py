@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -460,3 +461,36 @@ def test_properties_that_are_declared_once_stand_once() -> None:
     for _ in range(8):
         nested = {"type": "object", "properties": {"a": nested, "b": {"type": "null"}}, "additionalProperties": False}
     assert len(compile_schema(nested).dfa) < 1000, "a pair has one way in, however many have been written before it"
+
+
+@pytest.mark.parametrize(
+    ("more", "checked"),
+    [
+        ({"items": {"enum": ["a", "b", "cd", 1]}}, False),
+        ({"items": {"enum": ["a", "b", "cd"]}, "minItems": 2}, False),
+        ({"items": {"enum": ["a", "b", 1.0, 1]}, "maxItems": 2}, True),  # of 1.0 the drafts say different things
+        ({"items": {"type": ["boolean", "null"]}, "minItems": 1}, False),
+        ({"items": {"anyOf": [{"const": "a"}, {"type": "boolean"}]}}, False),
+        ({"allOf": [{"items": {"enum": ["a", "b"]}, "uniqueItems": False}, {"uniqueItems": True}]}, False),
+        ({"items": {"enum": ["a", "b"]}, "maxItems": 1}, False),
+        ({"items": {"type": "integer", "minimum": 1, "maximum": 2}}, True),
+        ({"items": {"enum": [f"v{i}" for i in range(20)]}}, True),
+        ({"items": {"enum": [f"v{i}" for i in range(20)]}, "maxItems": 2}, False),
+        ({"prefixItems": [{"const": "a"}], "items": {"enum": ["a", "b"]}}, True),
+    ],
+)
+def test_few_values_that_must_differ_are_held_to_it(more: Schema, checked: bool) -> None:
+    """A list such as the days of a week was written with one of them twice, and repaired."""
+    schema = {"type": "array", "uniqueItems": True, **more}
+    found, validator = compile_schema(schema), jsonschema_rs.validator_for(schema)
+    assert found.checked == checked
+    values = ["a", "b", "cd", 1, True, False, None, "v1", "v19"]
+    for count in range(4):
+        for value in map(list, itertools.product(values, repeat=count)):
+            matches, valid = found.dfa.matches(json.dumps(value).encode()), validator.is_valid(value)
+            assert matches == valid or (checked and matches), value
+
+
+def test_values_that_must_differ_need_enough_of_them() -> None:
+    with pytest.raises(ConstraintError, match="no JSON value satisfies"):
+        compile_schema({"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 3})

@@ -494,3 +494,21 @@ def test_what_branches_is_judged_apart_wherever_its_references_begin() -> None:
     with pytest.raises(TimeLimitError):
         check_readable(called)
     assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "wrong"),
+    [
+        ({"minProperties": 2}, '{"a":1, "a":2}', '"a"'),
+        ({"properties": {"q": {"minProperties": 3}}}, '{"q":{"a":1,"b":1,"a":3}}', '"a"'),
+        ({"uniqueItems": True}, '[1, "x", 1.0, 2]', "1.0"),
+        ({"properties": {"q": {"uniqueItems": True}}}, '{"q":[[1],[2],[1]]}', "[1]"),
+        ({"minProperties": 2}, '{"a":1}', None),
+        ({"properties": {"q": {"minProperties": 2}}}, '{"q":{"a":1}}', '{"a":1}'),
+    ],
+)
+def test_what_stands_twice_is_repaired_where_it_stands(schema: Any, text: str, wrong: str | None) -> None:
+    """The whole list was written anew, and again so."""
+    (problem,) = schema_problems(schema, text)
+    assert (None if problem.span is None else text[slice(*problem.span)]) == wrong
+    assert problem.span is None or text.rindex(str(wrong)) == problem.span[0]  # the second of the two

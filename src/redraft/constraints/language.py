@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
-from redraft.constraints.compile.dialect import draft_of, nodes
+from redraft.constraints.compile.dialect import closed, draft_of, nodes
 from redraft.constraints.compile.document import Document
 from redraft.constraints.compile.hints import hints_of
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
@@ -321,7 +321,7 @@ def _guided(source: Source, error: OutOfReachError) -> Entry:
     check_readable(schema)
     if any(len(node.get("properties", ())) > MOST_PROPERTIES for node, _ in nodes(schema, draft_of(schema))):
         raise error
-    grammar = grammar_of(schema, spaces=bool(source.options[1]))
+    grammar = grammar_of(closed(schema), spaces=bool(source.options[1]))
     if grammar is None:
         raise error
     ignored = tuple(map(str, Document(schema).ignored))

@@ -58,6 +58,12 @@ class SchemaDraft:
         return name in DEFINED[self.year] or (not self.stated and name in OLDER)
 
 
+_BESIDE = {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "not", "dependencies"}
+_BESIDE |= {"dependentSchemas"}
+_OF_KEYS = {"properties", "patternProperties", "additionalProperties", "required", "propertyNames", "minProperties"}
+_OPENING = {"patternProperties", "additionalProperties", "unevaluatedProperties", "minProperties", "dependentRequired"}
+
+
 def draft_of(schema: Any) -> SchemaDraft:
     """The draft that a schema is read by."""
     said = schema.get("$schema") if isinstance(schema, dict) else None
@@ -123,6 +129,22 @@ def _rewritten(schema: Any, draft: SchemaDraft) -> Any:
         unread = {} if id(node) in lists else {"additionalItems": node.get("additionalItems")}
         _renew(node)
         node |= {name: value for name, value in unread.items() if value is not None}  # a reference may lead there
+    return found
+
+
+def closed(schema: Any) -> Any:
+    """A copy whose objects have no keys beside those that they declare, unless they say otherwise; the schema as it is
+    where several schemas speak of one object, since none of them knows all of its keys."""
+    found = deepcopy(schema)
+    inside = [node for node, _ in reached(found, draft_of(found))]
+    for node in inside:
+        beside = _BESIDE & node.keys()
+        if len(node.get("allOf", ())) > 1 or len(beside) > 1 or (beside and _OF_KEYS & node.keys()):
+            return schema
+    for node in inside:
+        declared = node.get("properties", {})
+        if declared and not {*node.get("required", ())} - declared.keys() and not _OPENING & node.keys():
+            node["additionalProperties"] = False
     return found
 
 

@@ -5,8 +5,9 @@
     term: /[0-9]{1,3}/ | "(" expr ")"
 
 Text in quotes is JSON's, what stands between slashes is a regular expression (Rust's dialect, `\\/` for a slash). A
-rule may be open inside itself up to a depth; deeper than that it has no texts, so what cannot be written without going
-deeper is left out of the language. That makes it regular, and everything that holds for a schema holds for it.
+rule may be open inside itself up to a depth, a lesser one where the automaton is too large; deeper than that it has no
+texts, so what cannot be written without going deeper is left out of the language. That makes it regular, and everything
+that holds for a schema holds for it.
 
 A grammar in llama.cpp's notation, GBNF (`root ::= "a" | [0-9]+`), is written in Lark's first.
 """
@@ -20,7 +21,15 @@ from dataclasses import dataclass
 
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder, Part
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, CompileLimits, check_time, compiling, time_limit
+from redraft.constraints.compile.limits import (
+    DEFAULT_LIMITS,
+    CompileLimits,
+    OutOfReachError,
+    TimeLimitError,
+    check_time,
+    compiling,
+    time_limit,
+)
 from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
@@ -48,12 +57,25 @@ class Node:
 
 def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: CompileLimits = DEFAULT_LIMITS) -> Dfa:
     """The texts of a grammar's rule `start`. Raises ConstraintError for rules that cannot be read or have no texts."""
-    rules, builder = read_grammar(grammar), Builder(limits)
+    rules = read_grammar(grammar)
     with time_limit(limits):
-        found = builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
+        found = _deepest(rules, depth, limits)
     if found.is_empty:
         raise ConstraintError(f"no text satisfies the grammar to a depth of {depth}; give its recursion a way out")
     return found
+
+
+def _deepest(rules: Mapping[str, Node], depth: int, limits: CompileLimits) -> Dfa:
+    """The language with rules open inside themselves up to `depth` times, or half as often where it is too large."""
+    builder = Builder(limits)
+    try:
+        return builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
+    except TimeLimitError:
+        raise
+    except OutOfReachError:
+        if not depth:
+            raise
+        return _deepest(rules, depth // 2, limits)
 
 
 def read_grammar(grammar: str, *, may_be_gbnf: bool = True) -> Mapping[str, Node]:
