@@ -266,3 +266,28 @@ def test_a_time_is_as_people_write_it(nano: Engine) -> None:
     held = compile_schema({"type": "string", "pattern": CLOCK}).dfa
     for text, fits in (("07:30", True), ("23:59:59", True), ("24:00", False), ("7:30", False), ("07:30Z", False)):
         assert held.matches(json.dumps(text).encode()) is fits
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "held", "left"),
+    [
+        (
+            "email",
+            "Write to tom.b@x-y.co.uk, not <info@x.com>!",
+            ["tom.b@x-y.co.uk", "info@x.com"],
+            ["tom.b@x-y.co", "b@x.com"],
+        ),
+        ("email", "Tom has no mail.", ["any@where.org"], ["Tom"]),
+        (
+            "ipv4",
+            "10.0.0.7 is down, 10.0.0.71:80 is up, 1.2.3.4.5 is none.",
+            ["10.0.0.7", "10.0.0.71"],
+            ["10.0.0.1", "1.2.3.4"],
+        ),
+        ("date", "On 2026-03-01.", ["2026-03-01", "2026-03-02"], ["On"]),
+    ],
+)
+def test_an_address_is_one_of_the_texts(form: str, text: str, held: list[str], left: list[str]) -> None:
+    """One was made up although the text had one."""
+    dfa = compile_schema({"type": "string", "format": form}, verbatim=text).dfa
+    assert [value for value in (*held, *left) if dfa.matches(json.dumps(value).encode())] == held

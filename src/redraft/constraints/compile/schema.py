@@ -35,7 +35,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.compile.verbatim import parts_of
+from redraft.constraints.compile.verbatim import addresses, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
@@ -212,7 +212,11 @@ class _Compiler:
         return self.texts[key]
 
     def copied(self, plain: Schema) -> Dfa:
-        """A text that is part of the one that values are copied from, unless the schema says how it looks."""
+        """A text that is part of the one that values are copied from, unless the schema says how it looks: then one of
+        the addresses there, if it asks for such."""
+        if plain.get("formats") and (there := addresses(self.verbatim, plain["formats"][0])):
+            found = intersect(any_of(there), self.text(plain))
+            return self.text(plain) if found.is_empty else found
         if not self.verbatim or plain.get("patterns") or plain.get("formats"):
             return self.text(plain)
         low, high = plain.get("minLength", 0), plain.get("maxLength")

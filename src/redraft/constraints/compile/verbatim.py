@@ -9,6 +9,7 @@ two states a byte, however many parts there are.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder
+from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.values import text_of
 from redraft.errors import ConstraintError
@@ -35,6 +37,9 @@ MOST_PLACES = 2_000_000
 three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
 MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
+
+
+ADDRESSES = {"email", "uuid", "ipv4", "ipv6"}
 
 
 def as_text(text: str, name: str = "text to copy from") -> str:
@@ -60,6 +65,13 @@ def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
     if low > size or size * min(size, size if high is None else high) > MOST_LENGTHS:
         return EMPTY
     return intersect(text_of(low, high), _all_parts(text))
+
+
+def addresses(text: str, form: str) -> list[str]:
+    """The whole addresses of a format in a text; none of other formats, as dates are often written otherwise."""
+    if form not in ADDRESSES:
+        return []
+    return [*dict.fromkeys(re.findall(rf"(?<![\w.+-])(?:{FORMATS[form]})(?![\w@-]|\.\w)", text))]
 
 
 @remembered
