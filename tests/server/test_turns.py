@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 import threading
 import time
@@ -83,6 +84,21 @@ def test_requests_are_prepared_two_at_a_time_and_operations_wait_for_none() -> N
     asyncio.run(all_of_them())
     assert prepared.most <= 2
     assert operated.most > 2
+
+
+def test_constraints_of_one_client_wait_for_their_turns(served: Inside) -> None:
+    """From the seventeenth on they were refused, although a key may have 256 answers under way."""
+
+    def asked(field: str) -> int:
+        body = {"messages": [TURN], "max_tokens": 40, "structured_outputs": {"json": {"const": field}}}
+        return httpx2.post(f"{served.base}/chat/completions", json=body, timeout=100).status_code
+
+    fields = [f"f{secrets.token_hex(4)}" for _ in range(20)]  # none that was compiled before
+    with ThreadPoolExecutor(20) as threads:
+        with TURNS.turn("held"):
+            statuses = [threads.submit(asked, field) for field in fields]
+            assert eventually(lambda: len(TURNS._turns) > 20 or any(one.done() for one in statuses))
+        assert [one.result() for one in statuses] == [200] * 20
 
 
 def test_the_event_loop_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,12 +179,34 @@ def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
     with beside(*(partial(hold, i) for i in reversed(range(limits.MOST_PER_CALLER + 4)))):  # 4 of repairs
         while len(turns._turns) < limits.MOST_PER_CALLER + 4:
             time.sleep(0.001)
-        refusal = pytest.raises(BusyError, match="constraints of this client are being compiled")
+        refusal = pytest.raises(BusyError, match="constraints of this client are compiled or wait to be")
         with holding(limits.CALLER, "c"), refusal, turns.turn("one more"):
             pass
         held.set()
         with turns.turn("of another"):
             pass
+
+
+def test_a_caller_has_so_many_begun_and_its_others_wait_while_others_begin() -> None:
+    """What has begun holds memory, so 256 bombs of one caller may not all begin."""
+    turns, over, begun = limits.Turns(begun=2), threading.Event(), list[str]()
+
+    def work(caller: str) -> None:
+        limits.CALLER.set(caller)
+        with turns.turn(f"{caller} {threading.get_ident()}"):
+            begun.append(caller)
+            with turns.aside():  # it has begun, and holds up nobody
+                over.wait()
+
+    with beside(*[partial(work, "c")] * 5):
+        while begun.count("c") < 2 or len(turns._turns) < 5:
+            time.sleep(0.001)
+        with beside(partial(work, "other")):
+            while "other" not in begun:
+                time.sleep(0.001)
+            assert begun == ["c", "c", "other"]
+            over.set()
+    assert begun == ["c", "c", "other", "c", "c", "c"]
 
 
 def test_those_who_wait_for_the_same_look_it_up() -> None:

@@ -7,9 +7,10 @@ when time is up, and `compiling` says which part is being compiled.
 Compiling is Python, of which one thread runs at a time. So it takes turns (`turn`): the next slice goes to the caller
 that has had the least, and of its constraints to the one that has had the least, so that a small one waits for no large
 one. A caller's large ones are compiled one after another, since together they would take memory together and none would
-end while others come. One for which a process of its own works steps `aside`: such a process has turns of its own. The
-clock of one that waits stands still; but where the caller's answer has a deadline (`UNTIL`), waiting ends then, and
-where the caller has left (`GONE`), compiling does.
+end while others come; for the same reason its next one begins only while few of its own have begun. One for which a
+process of its own works steps `aside`: such a process has turns of its own. The clock of one that waits stands still;
+but where the caller's answer has a deadline (`UNTIL`), waiting ends then, and where the caller has left (`GONE`),
+compiling does.
 
 Whatever else is done for one request by threads of Python takes turns in the same way: its template and tokens
 (`PREPARING`), and forwards that no batch has (`READING`).
@@ -53,8 +54,9 @@ SLICE_SEC = 0.05
 LARGE_SEC = 0.5
 """A constraint that has had so much is a large one."""
 LOOK_UP_SEC = 1.0
-MOST_PER_CALLER = 16
-"""Constraints of one caller that may be compiled at a time."""
+MOST_PER_CALLER, MOST_BEGUN = 256, 16
+"""Constraints of one caller that may be compiled or wait for it, and how many of them may have begun: what has begun
+takes memory until it ends."""
 
 CALLER: ContextVar[Hashable] = ContextVar("caller", default=None)
 """Who asks, where there are several; None is never too many."""
@@ -87,8 +89,8 @@ class Turn:
 
 class Turns:
     """Work by turns: as much at a time as there are `places`, of which a caller has at most `share`. Next is the caller
-    who has had least. `most` is how many a caller may have under way. What waits here within a turn of those `around`
-    steps aside there, where its clock stands still."""
+    who has had least. `most` is how many a caller may have under way, and `begun` how many of these may have begun.
+    What waits here within a turn of those `around` steps aside there, where its clock stands still."""
 
     def __init__(
         self,
@@ -96,8 +98,10 @@ class Turns:
         around: Turns | None = None,
         places: int = 1,
         share: int | None = None,
+        begun: int = MOST_PER_CALLER,
     ) -> None:
         self._most, self._around, self._places, self._share = most, around, places, share or places
+        self._most_begun = begun
         self._mine: ContextVar[Turn | None] = ContextVar("turn", default=None)
         self._begin()
         os.register_at_fork(after_in_child=self._begin)  # its places are held by threads that it has not got
@@ -128,7 +132,7 @@ class Turns:
                     if same is None:
                         several = sum(one.counted and one.caller == mine.caller for one in self._turns)
                         if counted and mine.caller is not None and several >= self._most:
-                            said = f"{self._most} constraints of this client are being compiled; wait for them"
+                            said = f"{self._most} constraints of this client are compiled or wait to be; wait for them"
                             raise BusyError(said)
                         self._turns.append(mine)
                 if same is not None:
@@ -221,6 +225,8 @@ class Turns:
         waiting = [
             one for one in self._turns if not one.aside and one not in self._now and held[one.caller] < self._share
         ]
+        begun = Counter(one.caller for one in self._turns if one.counted and one.had and one.caller is not None)
+        waiting = [one for one in waiting if one.had or not one.counted or begun[one.caller] < self._most_begun]
         return min(waiting, key=lambda one: (self._had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 
@@ -249,7 +255,7 @@ def is_gone() -> bool:
 
 PREPARING = Turns(places=2)
 """Requests whose templates, tokens and options are read. What waits for something else meanwhile steps aside."""
-TURNS = Turns(around=PREPARING)
+TURNS = Turns(around=PREPARING, begun=MOST_BEGUN)
 QUICK_JUDGES, JUDGES = Turns(around=TURNS), Turns(128, TURNS)
 """Values that a process of its own judges, and those for which that takes long: one of each at a time."""
 GRAMMARS = Turns(around=TURNS)
