@@ -327,6 +327,59 @@ def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
     assert [line["response"]["status_code"] for line in reported] == [200, 400, 200, 200, 200, 200, 400]
 
 
+WHOLE = says(reply({"choices": [], "usage": None}))
+
+
+def statuses_of(out: Path) -> list[int]:
+    return [json.loads(line)["response"]["status_code"] for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+def write_plain(tmp_path: Path, rows: int, more: str = "") -> tuple[Path, Path]:
+    place = tmp_path / "in.jsonl"
+    place.write_text(f'{{"messages": []{more}}}\n' * rows)
+    return place, tmp_path / "out.jsonl"
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 503, 504])
+def test_a_row_at_which_the_server_fails_is_that_rows_error(status: int, tmp_path: Path, shell: Shell) -> None:
+    """It ended the run, and so did the same command again, so that later rows were never asked."""
+    place, out = write_plain(tmp_path, 3)
+    fails = says(reply({"error": {"message": "no"}}, f"{status} No", "retry-after: 0"))
+    with Stub([WHOLE, *[fails] * 4, WHOLE]) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
+        assert len(stub.seen) == 6
+    assert statuses_of(out) == [200, status, 200]
+    assert f"answered {status}: no" in out.read_text().splitlines()[1]
+
+
+def test_a_row_that_takes_too_long_is_an_error_and_ends_no_run(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, hears_nothing, WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--timeout", "0.5"]
+        shell([*words, "--base-url", stub.url], 3)
+    assert statuses_of(out) == [200, 504, 200]
+
+
+def test_a_server_that_fails_at_every_row_is_down_and_its_rows_stay_open(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 30)
+    fails = says(reply({"error": {"message": "no"}}, "502 No", "retry-after: 0"))
+    with Stub([WHOLE, fails]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        assert "rows failed one after another" in shell(words, 1).err
+        assert statuses_of(out) == [200]
+        stub.acts[0] = WHOLE
+        shell(words, 0)
+    assert statuses_of(out) == [200] * 30
+
+
+def test_a_server_that_cannot_be_reached_ends_the_run(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 3, ', "model": "theirs"')
+    with Stub([WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
+    assert "cannot be reached" in shell(words, 1).err
+    assert statuses_of(out) == []
+
+
 def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell) -> None:
     with Stub([says(GOOD)]) as stub:
         there = ["--backend", "openai", "--base-url", stub.url]

@@ -33,6 +33,8 @@ MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
+ELSEWHERE, MOST_FAILING = "elsewhere", 20
+"""The code of what another server answered, and with how many failures of it one after another it counts as down."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
@@ -129,8 +131,8 @@ def answer_rows(
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-        async with within, aclosing(_each(answered, rows, first, at_once)) as found:
-            async for one in found:
+        async with within, aclosing(_each(answered, rows, first, at_once)) as found, aclosing(_held(found)) as held:
+            async for one in held:
                 yield one
 
     return write_rows(answers, source, target, settings=settings, report=report)
@@ -239,6 +241,25 @@ async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: in
         for task, _ in running:
             task.cancel()
         await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
+
+
+async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, None]:
+    """The answers, but failures of another server only when it has answered a later row, or at the end: if too many
+    follow each other it is down, and their rows are still to be asked. Raises RunError then."""
+    failing = list[RowAnswer]()
+    async for row, status, body in answers:
+        if (status == 408 or status >= 500) and body["error"]["code"] == ELSEWHERE:
+            failing.append((row.named(), status, body))
+            if len(failing) == MOST_FAILING:
+                said = f"{MOST_FAILING} rows failed one after another, so they stay open; run it again later"
+                raise RunError(f"{said} ({_message(body)})")
+            continue
+        for one in failing:
+            yield one
+        failing.clear()
+        yield row, status, body
+    for one in failing:
+        yield one
 
 
 async def _write(

@@ -152,10 +152,11 @@ def _fleet(arguments: argparse.Namespace) -> Done:
 
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
-    """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
-    from redraft.cli.rows import answer_rows, with_images
+    """By another server. A refusal answers its row, and so does a failure at that row; a server that does not answer at
+    all ends the run, to be resumed."""
+    from redraft.cli.rows import ELSEWHERE, answer_rows, with_images
     from redraft.errors import RequestError
-    from redraft.measure.remote import Remote, encoded
+    from redraft.measure.remote import Remote, StatusError, encoded
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row
 
@@ -173,8 +174,8 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
             raise ApiError(400, str(error)) from None
         try:
             return 200, await remote.post(path.removeprefix("/v1/"), plain)
-        except RequestError as error:
-            raise ApiError(400, str(error), code="elsewhere") from None
+        except StatusError as error:
+            raise ApiError(error.status, str(error), code=ELSEWHERE) from None
 
     with _bar(rows) as report:
         return answer_rows(

@@ -16,11 +16,29 @@ from typing import Any
 
 import httpx2
 
-from redraft.errors import RequestError, RunError
+from redraft.errors import RedraftError, RequestError, RunError
 
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
+LATE = 504
+"""The status of a request that had no answer in time, which no server has sent."""
 MOST_BYTES = 2**26
 """Of one answer."""
+
+
+class StatusError(RedraftError):
+    """A server that can be reached did not answer one request; with its status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RefusedError(StatusError, RequestError):
+    """It refused the request, and would again."""
+
+
+class FailedError(StatusError, RunError):
+    """It failed at the request, also when it was tried again."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +73,13 @@ class Remote:
             {"authorization": f"Bearer {backend.key}"} if backend.key else {}
         )
         timeout = httpx2.Timeout(backend.seconds, connect=min(10.0, backend.seconds))
-        self._client = httpx2.AsyncClient(base_url=backend.base_url, headers=headers, timeout=timeout)
+        every = httpx2.Limits(max_connections=None)  # who waited for one would lose its time; callers bound them
+        self._client = httpx2.AsyncClient(base_url=backend.base_url, headers=headers, timeout=timeout, limits=every)
         self.aclose = self._client.aclose
 
     async def ask(self, prompt: str | Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> Reply:
-        """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError."""
+        """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError;
+        a StatusError for what the next request need not meet."""
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
         text, finish, usage, began, first = "", None, dict[str, Any](), time.monotonic(), 0.0
@@ -83,7 +103,8 @@ class Remote:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a body as it stands, not streamed. Raises as `ask`."""
-        async with self._errors(), self._sent("POST", path, {"model": await self._name(), **body}) as answer:
+        named = body if "model" in body else {"model": await self._name(), **body}
+        async with self._errors(), self._sent("POST", path, named) as answer:
             found = json.loads(await self._whole(answer))
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
@@ -91,10 +112,16 @@ class Remote:
             return found
 
     async def _name(self) -> str:
-        """The model's name there. Raises RequestError if there are several to choose from."""
+        """The model's name there. Raises RequestError if there are several to choose from, and RunError if the server
+        does not say, since that concerns every request."""
         if self._model is None:
-            async with self._sent("GET", "models", None) as answer:
-                names = [model["id"] for model in json.loads(await self._whole(answer))["data"]]
+            try:
+                async with self._errors(), self._sent("GET", "models", None) as answer:
+                    names = [model["id"] for model in json.loads(await self._whole(answer))["data"]]
+            except RefusedError as error:
+                raise RequestError(str(error)) from None
+            except FailedError as error:
+                raise RunError(str(error)) from None
             names = [self.backend.preferred] if self.backend.preferred in names else names
             if len(names) != 1:
                 raise RequestError(f"{self.where} has these models: {self._shown(names)}; name one")
@@ -113,14 +140,21 @@ class Remote:
                 if answer.status_code == 404 and self._client.base_url.path == "/":  # a URL that lacks its /v1
                     self._client.base_url = self._client.base_url.join("v1/")
                     continue
-                kind = RunError if answer.status_code in RETRIED else RequestError
-                if kind is RequestError or not left:
-                    said = (await self._whole(answer)).decode(errors="replace")
-                    with suppress(ValueError, LookupError, TypeError):
-                        said = json.loads(said)["error"]["message"]
-                    raise kind(f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}")
+                if answer.status_code not in RETRIED or not left:
+                    raise await self._refusal(answer)
                 after = answer.headers.get("retry-after", "")
             await asyncio.sleep(min(30.0, float(after)) if after.isdecimal() else 2.0 ** (TRIES - 3 - left))
+
+    async def _refusal(self, answer: httpx2.Response) -> RedraftError:
+        """A status other than 200 as an error of ours."""
+        said = (await self._whole(answer)).decode(errors="replace")
+        with suppress(ValueError, LookupError, TypeError):
+            said = json.loads(said)["error"]["message"]
+        said = f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
+        if answer.status_code == 429:  # it is the client that asks too much, whatever the request
+            return RunError(said)
+        kind = FailedError if answer.status_code in RETRIED else RefusedError
+        return kind(said, answer.status_code)
 
     async def _parts(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
         """What comes of an answer. Raises RunError for one that does not come to its end."""
@@ -139,10 +173,13 @@ class Remote:
         try:
             async with asyncio.timeout(self.backend.seconds):
                 yield
-        except (TimeoutError, httpx2.TimeoutException):
-            raise RunError(f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout") from None
+        except (TimeoutError, httpx2.ReadTimeout, httpx2.WriteTimeout):
+            said = f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout"
+            raise FailedError(said, LATE) from None
         except httpx2.HTTPError as error:
-            raise RunError(f"{self.where} cannot be reached or broke off ({self._shown(error)}); is it up?") from None
+            raise RunError(
+                f"{self.where} cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
+            ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise RunError(f"{self.where} sent something that is not of OpenAI's interface; look at the URL") from None
 
