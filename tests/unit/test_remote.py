@@ -372,6 +372,21 @@ def test_a_server_that_fails_at_every_row_is_down_and_its_rows_stay_open(tmp_pat
     assert statuses_of(out) == [200] * 30
 
 
+def test_a_server_that_says_to_wait_is_waited_for(tmp_path: Path, shell: Shell) -> None:
+    """Four tries were all, so that rows of several answers each ended the run at the server's own limit."""
+    place, out = write_plain(tmp_path, 1)
+    wait = says(reply({"error": {"message": "256 are under way"}}, "429 Wait", "retry-after: 0"))
+    with Stub([*[wait] * 5, WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
+        shell([*words, "--timeout", "1.5"], 0)
+        assert len(stub.seen) == 6
+        stub.acts[:], stub.seen[:] = [wait], []
+        out.unlink()
+        assert "answered 429: 256 are under way" in shell([*words, "--timeout", "0.3"], 1).err, "it does not pass"
+    assert len(stub.seen) < 10
+    assert out.read_text() == ""
+
+
 def test_a_server_that_cannot_be_reached_ends_the_run(tmp_path: Path, shell: Shell) -> None:
     place, out = write_plain(tmp_path, 3, ', "model": "theirs"')
     with Stub([WHOLE]) as stub:

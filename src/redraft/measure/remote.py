@@ -1,6 +1,7 @@
 """A client of another server that speaks OpenAI's HTTP interface (`--backend openai`).
 
-Every call ends within `Backend.seconds`, with an answer or an error of one line. Passing refusals are tried again.
+Every call ends within `Backend.seconds`, with an answer or an error of one line. Passing refusals are tried again; what
+a 429 asks to wait is not counted while other calls are answered.
 The API key goes into a header and is masked in errors.
 """
 
@@ -69,6 +70,7 @@ class Remote:
 
     def __init__(self, backend: Backend) -> None:
         self.backend, self.where, self._model = backend, backend.base_url, backend.model
+        self._answered = 0.0  # when the last answer began
         headers = {"content-type": "application/json"} | (
             {"authorization": f"Bearer {backend.key}"} if backend.key else {}
         )
@@ -83,7 +85,10 @@ class Remote:
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
         text, finish, usage, began, first = "", None, dict[str, Any](), time.monotonic(), 0.0
-        async with self._errors(), self._sent("POST", path, body | {"model": await self._name()}) as answer:
+        async with (
+            self._errors() as clock,
+            self._sent(clock, "POST", path, body | {"model": await self._name()}) as answer,
+        ):
             async for line in _lines(self._parts(answer)):
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
@@ -104,7 +109,7 @@ class Remote:
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a body as it stands, not streamed. Raises as `ask`."""
         named = body if "model" in body else {"model": await self._name(), **body}
-        async with self._errors(), self._sent("POST", path, named) as answer:
+        async with self._errors() as clock, self._sent(clock, "POST", path, named) as answer:
             found = json.loads(await self._whole(answer))
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
@@ -116,7 +121,7 @@ class Remote:
         does not say, since that concerns every request."""
         if self._model is None:
             try:
-                async with self._errors(), self._sent("GET", "models", None) as answer:
+                async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
                     names = [model["id"] for model in json.loads(await self._whole(answer))["data"]]
             except RefusedError as error:
                 raise RequestError(str(error)) from None
@@ -129,21 +134,32 @@ class Remote:
         return self._model
 
     @asynccontextmanager
-    async def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> AsyncIterator[httpx2.Response]:
-        """A response with status 200, tried again where another status may pass."""
-        content = None if body is None else encoded(body)
-        for left in reversed(range(TRIES)):
+    async def _sent(
+        self, clock: asyncio.Timeout, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> AsyncIterator[httpx2.Response]:
+        """A response with status 200, tried again where another status may pass. One that says when to come back is
+        waited for, and off the clock, as long as other requests are answered."""
+        content, began, tries, waits = None if body is None else encoded(body), time.monotonic(), 0, 0
+        while True:
             async with self._client.stream(method, path, content=content) as answer:
                 if answer.status_code == 200:
+                    self._answered = time.monotonic()
                     yield answer
                     return
                 if answer.status_code == 404 and self._client.base_url.path == "/":  # a URL that lacks its /v1
                     self._client.base_url = self._client.base_url.join("v1/")
                     continue
-                if answer.status_code not in RETRIED or not left:
-                    raise await self._refusal(answer)
                 after = answer.headers.get("retry-after", "")
-            await asyncio.sleep(min(30.0, float(after)) if after.isdecimal() else 2.0 ** (TRIES - 3 - left))
+                waits, is_busy = waits + 1, answer.status_code == 429 and after != ""
+                tries += not is_busy
+                patient = time.monotonic() < max(began, self._answered) + self.backend.seconds
+                if not (patient if is_busy else answer.status_code in RETRIED and tries < TRIES):
+                    raise await self._refusal(answer)
+            pause = min(30.0, float(after)) if after.isdecimal() else 2.0 ** (min(waits, TRIES) - 3)
+            if is_busy:  # who asks again at once for ever is no help
+                pause = max(pause, 2.0 ** (min(waits, 6) - 5))
+                clock.reschedule(asyncio.get_running_loop().time() + pause + self.backend.seconds)
+            await asyncio.sleep(pause)
 
     async def _refusal(self, answer: httpx2.Response) -> RedraftError:
         """A status other than 200 as an error of ours."""
@@ -168,11 +184,11 @@ class Remote:
         return b"".join([part async for part in self._parts(answer)])
 
     @asynccontextmanager
-    async def _errors(self) -> AsyncIterator[None]:
-        """The time limit, and every failure of the transport or the format as an error of ours."""
+    async def _errors(self) -> AsyncIterator[asyncio.Timeout]:
+        """The time limit, which it gives, and every failure of the transport or the format as an error of ours."""
         try:
-            async with asyncio.timeout(self.backend.seconds):
-                yield
+            async with asyncio.timeout(self.backend.seconds) as clock:
+                yield clock
         except (TimeoutError, httpx2.ReadTimeout, httpx2.WriteTimeout):
             said = f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout"
             raise FailedError(said, LATE) from None
