@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
+
+from redraft.pointers import at_step
 
 REPAIR = "Repair the JSON:"
 BEGINNINGS = ("Extract as JSON", "Edit:", REPAIR, "Fill in")
@@ -22,6 +25,8 @@ CLOCK = "^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
 """A time of day as people write it: the format "time" of JSON Schema has seconds and a zone, which few texts say."""
 _FORMATS = {"date": "date", "time": "time", "date-time": "date and time"}
 _MOST_CHOICES = 8
+_MOST_STEPS, _MOST_DEPTH, _MOST_INNER = 16, 8, 1_000
+"""References in a row, fields within fields, and such inner fields in all: references make much of little."""
 
 
 @dataclass(frozen=True)
@@ -65,36 +70,65 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | Non
     """The fields of a JSON schema, and whether it is a list of records; None for one that is neither.
 
     Of a field's schema the type counts, the format of a date or time, and a short enum's choices; "null" beside another
-    type does not, since every field may be without a value.
+    type does not, since every field may be without a value. References within the schema count as what they lead to.
     """
-    many = schema.get("type") == "array"
-    record = schema.get("items") if many else schema
-    if not isinstance(record, Mapping):
-        return None
-    properties = record.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
-        return None
-    return tuple(Field(str(name), _kind(part)) for name, part in properties.items()), many
+    return _Reading(schema).fields(schema)
 
 
-def _kind(schema: object) -> str:
-    """What stands in a field's brackets."""
-    if not isinstance(schema, Mapping):
-        return "string"
-    choices = schema.get("enum")
-    if isinstance(choices, list):
-        words = [each for each in choices if isinstance(each, str)]
-        return "|".join(words) if words and len(words) <= _MOST_CHOICES else "string"
-    among = schema.get("anyOf")
-    for part in among if isinstance(among, list) else ():
-        if isinstance(part, Mapping) and part.get("type") != "null":
-            return _kind(part)
-    kinds = schema.get("type", "string")
-    kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else str(kinds)
-    if kind == "string":
-        return "time" if schema.get("pattern") == CLOCK else _FORMATS.get(str(schema.get("format")), "string")
-    if kind in ("array", "object"):
-        inner = fields_of(schema)
-        name = "list" if kind == "array" else kind
-        return name if inner is None else f"{name}: {', '.join(map(str, inner[0]))}"
-    return kind
+class _Reading:
+    """The fields of one schema. `inside` are the records that are being read: what leads back to itself has an end."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self.whole, self.inside, self.left = whole, list[object](), _MOST_INNER
+
+    def fields(self, schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | None:
+        schema = self.followed(schema)
+        many = schema.get("type") == "array"
+        record = self.followed(schema.get("items")) if many else schema
+        properties = record.get("properties")
+        if not isinstance(properties, Mapping) or not properties:
+            return None
+        if self.inside:
+            self.left -= len(properties)
+        if self.left < 0 or len(self.inside) > _MOST_DEPTH or any(record is one for one in self.inside):
+            return None
+        self.inside.append(record)
+        found = tuple(Field(str(name), self.kind(part)) for name, part in properties.items())
+        self.inside.pop()
+        return found, many
+
+    def followed(self, schema: object, *, either: bool = False) -> Mapping[str, Any]:
+        """What a reference, an allOf of one or with `either` an anyOf leads to; a schema with fields leads nowhere."""
+        for _ in range(_MOST_STEPS):
+            if not isinstance(schema, Mapping) or schema.keys() & {"properties", "enum"}:
+                break
+            name, parts, among = schema.get("$ref"), schema.get("allOf"), schema.get("anyOf")
+            if isinstance(name, str) and (name == "#" or name.startswith("#/")):
+                schema = reduce(at_step, name.split("/")[1:], self.whole)
+            elif isinstance(parts, list) and len(parts) == 1:
+                schema = parts[0]
+            elif either and isinstance(among, list):
+                left = [part for part in among if isinstance(part, Mapping) and part.get("type") != "null"]
+                if not left:
+                    break
+                schema = left[0]
+            else:
+                break
+        return schema if isinstance(schema, Mapping) else {}
+
+    def kind(self, schema: object) -> str:
+        """What stands in a field's brackets."""
+        schema = self.followed(schema, either=True)
+        choices = schema.get("enum")
+        if isinstance(choices, list):
+            words = [each for each in choices if isinstance(each, str)]
+            return "|".join(words) if words and len(words) <= _MOST_CHOICES else "string"
+        kinds = schema.get("type", "string")
+        kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else str(kinds)
+        if kind == "string":
+            return "time" if schema.get("pattern") == CLOCK else _FORMATS.get(str(schema.get("format")), "string")
+        if kind in ("array", "object"):
+            inner = self.fields(schema)
+            name = "list" if kind == "array" else kind
+            return name if inner is None else f"{name}: {', '.join(map(str, inner[0]))}"
+        return kind

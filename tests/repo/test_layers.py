@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
-    ("errors", "forks", "interrupts", "version"),
+    ("errors", "forks", "interrupts", "pointers", "version"),
     ("files",),
     ("shapes", "reader", "home", "options", "prompts", "stops", "template"),
     ("config", "tasks"),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 import runpy
+from dataclasses import dataclass
 from datetime import date, datetime
+from enum import Enum
 from itertools import islice, pairwise
 from random import Random
 
 import pytest
+from pydantic import BaseModel
 from tests.helpers import ROOT, python
 
 from redraft import prompts
+from redraft.constraints.schemas import plain_schema
 from redraft.prompts import Field
 from redraft.tasks import Example, Extract, Task, task
 from redraft.tasks.clock import draw_date, draw_time
@@ -236,6 +240,72 @@ def test_prompts_are_made_of_a_schema() -> None:
     assert prompts.fields_of({"type": "array", "items": record}) == (fields, True)
     assert prompts.fields_of({"type": "string"}) is None
     assert prompts.extract([Field("a")], "x", many=True) == "Extract as JSON list: a\nx"
+
+
+class Size(Enum):
+    """Of an order."""
+
+    SMALL = "S"
+    LARGE = "L"
+
+
+@dataclass
+class Line:
+    """Of an order."""
+
+    item: str
+    qty: int
+
+
+@dataclass
+class Order:
+    """A record with others inside."""
+
+    who: str
+    size: Size
+    lines: list[Line]
+    spare: Line | None
+
+
+class Bought(BaseModel):
+    """The same, as pydantic writes it down."""
+
+    who: str
+    size: Size
+    lines: list[Line]
+    spare: Line | None
+
+
+def test_references_are_asked_for_as_what_they_lead_to() -> None:
+    asked = (
+        "Extract as JSON: who, size (S|L), lines (list: item, qty (integer)), spare (object: item, qty (integer))\nx"
+    )
+    for kind in (Order, Bought):
+        schema = plain_schema(kind)
+        assert "$ref" in json.dumps(schema)
+        assert prompts.of_schema(schema, "x") in (asked, asked.replace("S|L", "L|S")), "an Enum has no order"
+    older = {
+        "$ref": "#/definitions/a~1b",
+        "definitions": {"a/b": {"properties": {"s": {"allOf": [{"$ref": "#/x/0"}]}}}},
+    }
+    assert prompts.of_schema(older | {"x": [{"enum": ["S", "M"]}]}, "x") == "Extract as JSON: s (S|M)\nx"
+    record = {"properties": {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "other.json"}}}
+    assert prompts.of_schema({"type": "array", "items": {"$ref": "#/$defs/R"}, "$defs": {"R": record}}, "x") == (
+        "Extract as JSON list: a, b\nx"
+    )
+
+
+def test_references_that_lead_back_or_to_too_much_have_an_end() -> None:
+    tree = {"type": "object", "properties": {"name": {}, "below": {"type": "array", "items": {"$ref": "#"}}}}
+    assert prompts.of_schema(tree, "x") == "Extract as JSON: name, below (list)\nx"
+    loops = {"a": {"$ref": "#/$defs/a"}, "b": {"anyOf": [{"$ref": "#/$defs/b"}]}}
+    asked = prompts.of_schema({"properties": {"a": loops["a"], "b": loops["b"]}, "$defs": loops}, "x")
+    assert asked == "Extract as JSON: a, b\nx"
+    wide = {
+        f"{i}": {"type": "object", "properties": {f"p{j}": {"$ref": f"#/{i + 1}"} for j in range(40)}}
+        for i in range(20)
+    }
+    assert len(prompts.of_schema(wide["0"] | wide, "x")) < 50_000
 
 
 def test_a_value_has_the_same_tokens_in_a_sentence_and_in_the_answer() -> None:

@@ -13,7 +13,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
-from urllib.parse import unquote
 
 from redraft.constraints.compile.keywords import (
     CARE,
@@ -26,6 +25,7 @@ from redraft.constraints.compile.keywords import (
 )
 from redraft.constraints.compile.limits import check_time
 from redraft.errors import ConstraintError
+from redraft.pointers import at_step
 
 URIS = {
     4: "http://json-schema.org/draft-04/schema#",
@@ -254,14 +254,6 @@ def reached(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], t
                     steps = str(node["$ref"])[2:].split("/")
                     target = reduce(at_step, steps, schema)
                     roots += [(target, tuple(steps))] if isinstance(target, dict) else []
-
-
-def at_step(value: Any, step: str) -> Any:
-    """What stands at a step of a pointer; None if nothing does."""
-    step = unquote(step).replace("~1", "/").replace("~0", "~")
-    if isinstance(value, list):
-        return value[int(step)] if step.isdecimal() and len(step) < 10 and int(step) < len(value) else None
-    return value.get(step) if isinstance(value, dict) else None
 
 
 def pointer_of(path: tuple[str | int, ...]) -> str:

@@ -13,7 +13,6 @@ from urllib.parse import urldefrag, urljoin
 from redraft.constraints.compile.dialect import (
     META,
     SchemaDraft,
-    at_step,
     discriminator,
     draft_of,
     modern,
@@ -23,6 +22,7 @@ from redraft.constraints.compile.dialect import (
 )
 from redraft.constraints.compile.keywords import CARE, FORMATS, VALIDATED_FORMATS, Care, near_miss
 from redraft.errors import ConstraintError
+from redraft.pointers import at_step
 
 MOST_IGNORED = 100
 """Entries of a list of ignored keywords."""
