@@ -20,10 +20,12 @@ from redraft.engine.answer import Answer, Delta
 from redraft.engine.events import Block, Finished
 from redraft.engine.request import Options, Request
 from redraft.operations.engine import Engine
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from redraft.server.openai.replies import ChatForm
 from redraft.server.openai.response_fields import Responses
 from redraft.server.openai.response_form import ResponseForm
-from redraft.server.openai.responses import turns_of
+from redraft.server.openai.responses import _work, turns_of
 
 ORDER: Any = {
     "type": "function",
@@ -53,6 +55,23 @@ def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: Op
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(model="nano", input=RECORD, extra_body=wrong)
         assert str(refused.value.param).startswith(*wrong)
+
+
+def test_where_fields_are_asked_for_what_stands_in_front_is_left_out_and_named(nano: Engine) -> None:
+    text, service = "Send 3 apples to Maria.", Service(Settings(ask_fields=True))
+    service.ready(nano)
+    asked = f"Extract as JSON: who, qty (integer), item\n{text}"
+    form = {"text": {"format": {"type": "json_schema", "name": "order", "schema": SCHEMA}}}
+    said = [{"role": "user", "content": "hello"}, {"role": "user", "content": text}]
+    for more, named in (
+        ({"input": text}, []),
+        ({"input": text, "instructions": "Be kind."}, ["instructions"]),
+        ({"input": said}, ["input[:-1]"]),
+        ({"input": said, "instructions": "Be kind."}, ["instructions", "input[:-1]"]),
+    ):
+        work = _work(service, Responses.model_validate(form | more))
+        shown = nano.chat_prompt([{"role": "user", "content": asked}]).tokens
+        assert (tuple(work.requests[0].shown_prompt), list(work.unused)) == (shown, named)
 
 
 def test_log_probabilities_are_those_of_chat(client: OpenAI) -> None:

@@ -79,6 +79,29 @@ def test_a_text_is_asked_for_its_fields_where_that_is_served(nano: Engine) -> No
         assert tuple(request.shown_prompt) == nano.chat_prompt([{"role": "user", "content": shown}]).tokens
 
 
+@pytest.mark.parametrize("before", ["system", "developer", "user"])
+def test_where_fields_are_asked_for_earlier_turns_are_left_out_and_named(nano: Engine, before: str) -> None:
+    """Every framework sends a system turn, and nano was taught one turn alone."""
+    text, earlier = "Send 3 apples to Maria.", {"role": before, "content": "You are a helpful assistant."}
+    form = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
+    said, asked = {"role": "user", "content": text}, f"Extract as JSON: who, qty (integer), item\n{text}"
+    alone, bare = [{"role": "user", "content": asked}], {"json_schema": {"type": "object"}}
+    plain = [earlier if before == "user" else earlier | {"role": "system"}]
+    for served, more, shown in (
+        (True, form, alone),
+        (True, form | {"canvas": {"ask_fields": True}}, alone),
+        (True, form | {"canvas": {"ask_fields": False}}, [*plain, said]),
+        (True, {}, [*plain, said]),
+        (True, bare, [*plain, said]),
+        (False, form | {"canvas": {"ask_fields": True}}, [*plain, *alone]),
+    ):
+        service = Service(Settings(ask_fields=served))
+        service.ready(nano)
+        work = prepare(service, Chat.model_validate({"messages": [earlier, said]} | more))
+        assert tuple(work.requests[0].shown_prompt) == nano.chat_prompt(shown).tokens
+        assert work.unused == (["messages[:-1]"] if shown == alone else [])
+
+
 def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
     """As `redraft json` does for nano: out of the one turn whose fields are asked for, unless that is too long."""
     text, long = "Send 3 apples to Maria.", " ".join(f"a{i}" for i in range(9000))
@@ -93,8 +116,8 @@ def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
         assert request.language is not None
         return request.language.source.verbatim
 
-    assert copied(text) == copied(text, "hello", verbatim=True) == text
-    assert copied(text, verbatim=False) == copied(text, "hello") == copied(text, width=64) == ""
+    assert copied(text) == copied(text, "hello") == copied(text, "hello", verbatim=True) == text
+    assert copied(text, verbatim=False) == copied(text, width=64) == ""
     assert copied(text, width=64, verbatim=True) == text
     constraint = Constraint(schema_source("a, b, c, d"), "json_schema")
     for wanted in (False, True):

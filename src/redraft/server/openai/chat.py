@@ -30,6 +30,8 @@ router = router_of_bodies()
 
 FORMATS = ("response_format", "structured_outputs", "json_schema", "grammar")
 """Fields that a forced call leaves nothing to do for."""
+EARLIER = "messages[:-1]"
+"""What a model that is served with its fields asked for does not see: it was taught one turn, and no other in front."""
 
 
 @router.post("/v1/chat/completions", response_model=None)
@@ -57,15 +59,19 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
     special = bool(body.parse_special)
     messages = messages_of(service, body.messages, fetcher)
+    unused = [name for name in FORMATS if choice.forced and getattr(body, name)]
+    unused += ["tools"] if sent.tools and not choice.tools else []
     asked = _asked(service, body, messages[-1]) if messages else None
     if asked is not None:
-        constraint = _copied(service, body, constraint, asked)
-        messages = [*messages[:-1], _asking(messages[-1], of_schema(_schema(body), asked))]
+        *before, last = messages
+        named = of_schema(_schema(body), asked)
+        if before and named != asked and service.settings.ask_fields and last["role"] == "user":
+            before, unused = [], [*unused, EARLIER]
+        messages = [*before, _asking(last, named)]
+        constraint = _copied(service, body, constraint, asked, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
-    unused = [name for name in FORMATS if choice.forced and getattr(body, name)]
-    unused += ["tools"] if sent.tools and not choice.tools else []
     return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused)
 
 
@@ -109,11 +115,13 @@ def _asking(last: dict[str, Any], asked: str) -> dict[str, Any]:
     return last | {"content": [*images, {"type": "text", "text": asked}] if images else asked}
 
 
-def _copied(service: Service, body: Chat, constraint: Constraint | None, text: str) -> Constraint | None:
+def _copied(
+    service: Service, body: Chat, constraint: Constraint | None, text: str, messages: Sequence[dict[str, Any]]
+) -> Constraint | None:
     """The constraint with strings that are parts of a text: as sent; else as served, where that text is all that was
     said and the canvas may be as narrow as it takes."""
     canvas = body.canvas or CanvasOptions()
-    alone = sum(message.role == "user" for message in body.messages) == 1
+    alone = sum(message["role"] == "user" for message in messages) == 1
     if canvas.verbatim is None and not (service.settings.ask_fields and alone and canvas.width is None):
         return constraint
     return constraint if canvas.verbatim is False else copied(constraint, text, wanted=bool(canvas.verbatim))

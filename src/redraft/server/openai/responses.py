@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fastapi import Request, Response
 
@@ -15,7 +16,7 @@ from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.fetch import Fetcher
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
-from redraft.server.openai.chat import prepare
+from redraft.server.openai.chat import EARLIER, prepare
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat
 from redraft.server.openai.replies import Json
@@ -78,10 +79,14 @@ def _work(service: Service, body: Responses) -> Work:
 
 def _prepared(service: Service, body: Responses, turns: Sequence[Turn], fetcher: Fetcher) -> Work:
     try:
-        return prepare(service, Chat.model_validate(as_chat(body, [turn for _, turn in turns])), fetcher)
+        work = prepare(service, Chat.model_validate(as_chat(body, [turn for _, turn in turns])), fetcher)
     except RequestError as error:  # with the name of the item that a message was
         named = re.compile(r"messages\[(\d+)\]")
         raise type(error)(named.sub(lambda found: f"input[{turns[int(found[1])][0]}]", str(error))) from None
+    if EARLIER not in work.unused:
+        return work
+    names = [*dict.fromkeys("instructions" if item < 0 else "input[:-1]" for item, _ in turns[:-1])]
+    return replace(work, unused=[*(name for name in work.unused if name != EARLIER), *names])
 
 
 def turns_of(body: Responses) -> list[Turn]:
