@@ -33,6 +33,7 @@ from redraft.server.openai.constraint import Constraint
 from redraft.server.openai.constraint import copied as taken
 from redraft.server.openai.fields import Chat
 
+NAMED = {"type": "function", "function": {"name": "order"}}
 ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
 
 
@@ -63,12 +64,17 @@ def test_a_text_is_asked_for_its_fields_where_that_is_served(nano: Engine) -> No
     text = "Send 3 apples to Maria."
     form = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
     asked, edit = f"Extract as JSON: who, qty (integer), item\n{text}", 'Edit: Set qty to 5.\n{"who":"Maria","qty":3}'
+    other = {"type": "function", "function": {"name": "other", "parameters": {"properties": {"a": {}}}}}
     service = Service(Settings(ask_fields=True))
     service.ready(nano)
     for content, more, shown in (
         (text, form, asked),
         (text, {"json_schema": SCHEMA}, asked),
         ([{"type": "text", "text": text}], {"structured_outputs": {"json": "who, qty int, item"}}, asked),
+        (text, {"tools": [ORDER], "tool_choice": "required"}, asked),
+        (text, {"tools": [ORDER, other], "tool_choice": NAMED}, asked),
+        (text, {"tools": [ORDER, other], "tool_choice": "required"}, text),
+        (text, {"tools": [ORDER, other], "tool_choice": "required"} | form, text),
         (text, {}, text),
         (text, form | {"canvas": {"ask_fields": False}}, text),
         (asked, form, asked),
@@ -119,6 +125,11 @@ def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
     assert copied(text) == copied(text, "hello") == copied(text, "hello", verbatim=True) == text
     assert copied(text, verbatim=False) == copied(text, width=64) == ""
     assert copied(text, width=64, verbatim=True) == text
+    form = {"tools": [ORDER], "tool_choice": NAMED}
+    assert (copied(text), copied(text, verbatim=False)) == (text, "")
+    form = {"tools": [ORDER, ORDER | {"function": {"name": "b"}}], "tool_choice": "required"}
+    assert copied(text) == ""
+    form = {"json_schema": SCHEMA}
     constraint = Constraint(schema_source("a, b, c, d"), "json_schema")
     for wanted in (False, True):
         found = taken(constraint, long, wanted=wanted)

@@ -19,7 +19,15 @@ from redraft.server.http.fetch import Fetcher
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.limits import read_json
-from redraft.server.openai.constraint import Constraint, check_tools, choice_of, constraint_of, copied
+from redraft.server.openai.constraint import (
+    Choice,
+    Constraint,
+    check_tools,
+    choice_of,
+    constraint_of,
+    copied,
+    parameters,
+)
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Call, CanvasOptions, Chat, Message, text_of
 from redraft.server.openai.images import contents_of
@@ -61,10 +69,11 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     messages = messages_of(service, body.messages, fetcher)
     unused = [name for name in FORMATS if choice.forced and getattr(body, name)]
     unused += ["tools"] if sent.tools and not choice.tools else []
-    asked = _asked(service, body, messages[-1]) if messages else None
+    schema = _schema(body, choice)
+    asked = _asked(service, body, schema, messages[-1]) if messages else None
     if asked is not None:
         *before, last = messages
-        named = of_schema(_schema(body), asked)
+        named = of_schema(schema, asked)
         if before and named != asked and service.settings.ask_fields and last["role"] == "user":
             before, unused = [], [*unused, EARLIER]
         messages = [*before, _asking(last, named)]
@@ -92,16 +101,16 @@ def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher 
     return found
 
 
-def _asked(service: Service, body: Chat, last: dict[str, Any]) -> str | None:
+def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> str | None:
     """The last turn's text, if its fields are asked for: as sent, else as served. Raises ApiError if that is sent
     without a schema, or what goes with it without it."""
     sent = None if body.canvas is None else body.canvas.ask_fields
-    if sent and _schema(body) is None:
+    if sent and schema is None:
         raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
     content = last["content"]
     said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
-    if _schema(body) is not None and (served if sent is None else sent):
+    if schema is not None and (served if sent is None else sent):
         return said
     if body.canvas is not None and body.canvas.verbatim:
         raise unsupported("canvas.verbatim", "canvas.verbatim copies what fields say; send canvas.ask_fields")
@@ -127,8 +136,11 @@ def _copied(
     return constraint if canvas.verbatim is False else copied(constraint, text, wanted=bool(canvas.verbatim))
 
 
-def _schema(body: Chat) -> Any:
-    """The JSON Schema of the answer, None where there is none."""
+def _schema(body: Chat, choice: Choice) -> Any:
+    """The JSON Schema of the answer, or of the arguments of the one tool that must be called; None where there is none.
+    Of several tools one is named first, which no fields say."""
+    if choice.forced:
+        return None if choice.only is None else parameters(choice.tools[0])
     form, output = body.response_format, body.structured_outputs
     if output is not None and output.json_ is not None:
         return plain_schema(output.json_)

@@ -51,7 +51,7 @@ class Constraint:
 def copied(constraint: Constraint | None, text: str, *, wanted: bool) -> Constraint | None:
     """The same with strings that are parts of a text, if it is a schema; without `wanted`, where that makes nothing
     else harder."""
-    if constraint is None or constraint.source.kind != "schema" or constraint.field == "tools":
+    if constraint is None or constraint.source.kind != "schema":
         return constraint
     return replace(constraint, source=copying(constraint.source, text)) if wanted else replace(constraint, copied=text)
 
