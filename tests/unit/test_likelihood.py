@@ -99,6 +99,18 @@ def test_the_least_likely_token_of_a_value_counts_and_the_one_before_it(engine: 
         assert found == {name: pytest.approx(math.exp(-2.0) if name == low else 1.0) for name in found}
 
 
+def test_an_empty_list_may_be_a_guess(engine: Engine) -> None:
+    """It says that there was nothing, and whatever there was is lost."""
+    text = '{"who":"Bo","lines":[]}'
+    tokens = tuple(engine.text.encode(text, bos=False))
+    done = replace(engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tokens, begins=0)
+    assert Opinion(done, (0.0,) * len(tokens)).guesses(engine.text) == []
+    at = next(i for i in range(len(tokens)) if "[" in engine.text.decode(tokens[: i + 1]))
+    assert Opinion(done, (*(0.0,) * at, -2.0, *(0.0,) * (len(tokens) - at - 1))).guesses(engine.text) == ["/lines"]
+    full = replace(done, text='{"who":"Bo","lines":["a"]}')
+    assert Opinion(done, (0.0,) * len(tokens), instead_of=full).guesses(engine.text) == ["/lines"]
+
+
 def test_an_answer_about_an_image_is_not_read_back(engine: Engine) -> None:
     seen = replace(engine.resolve(Request([2, 9], Options(seed=1))), images=(Mock(),))
     with pytest.raises(RequestError, match="nothing can be read back"):

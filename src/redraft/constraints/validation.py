@@ -337,7 +337,7 @@ def span_of(text: str, path: Sequence[str | int]) -> Span:
 
 
 def plain_spans(text: str) -> dict[tuple[str | int, ...], Span]:
-    """Where each plain value of a JSON text stands, by its path; of a key given twice, the last."""
+    """Where each plain value of a JSON text stands, or empty list, by its path; of a key given twice, the last."""
     return _plain_spans(text, _skip(text, _opened(text)))[0]
 
 
@@ -346,7 +346,7 @@ def _plain_spans(text: str, at: int) -> tuple[dict[tuple[str | int, ...], Span],
     if text[at] not in "{[":
         end = _DECODER.raw_decode(text, at)[1]
         return {(): (at, end)}, end
-    inner, is_object = dict[str | int, dict[tuple[str | int, ...], Span]](), text[at] == "{"
+    inner, is_object, begin = dict[str | int, dict[tuple[str | int, ...], Span]](), text[at] == "{", at
     at = _skip(text, at + 1)
     while text[at] not in "}]":
         key: str | int = len(inner)
@@ -356,6 +356,8 @@ def _plain_spans(text: str, at: int) -> tuple[dict[tuple[str | int, ...], Span],
         inner[key], at = _plain_spans(text, at)
         at = _skip(text, at)
         at = _skip(text, at + 1) if text[at] == "," else at
+    if not inner and not is_object:
+        return {(): (begin, at + 1)}, at + 1
     return {(key, *path): span for key, spans in inner.items() for path, span in spans.items()}, at + 1
 
 

@@ -47,7 +47,7 @@ def field_likelihood(text: Text, done: Generation, log_p: Sequence[float]) -> di
 
 
 def field_values(text: str) -> dict[str, Any]:
-    """Each plain value of a JSON answer, by its JSON pointer; none of a text that is not JSON."""
+    """Each plain value or empty list of a JSON answer, by its JSON pointer; none of a text that is not JSON."""
     try:
         value = json.loads(unfenced(text))
     except ValueError:
@@ -104,7 +104,7 @@ def _plain(value: Any, path: list[str | int]) -> Iterator[list[str | int]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _plain(inner, [*path, key])
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for i, inner in enumerate(value):
             yield from _plain(inner, [*path, i])
     else:
