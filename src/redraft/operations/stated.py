@@ -1,0 +1,52 @@
+"""Which numbers a text states, in digits or in English words: what an answer has beside them was made up or mended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+from redraft.tasks.strings import spelled
+
+_NUMBER = re.compile(r"(?:(?<![\w.,)])[-−])?\d+(?:[.,'’]\d+)*", re.ASCII)
+_SPACED = re.compile(r"(?:(?<![\w.,)])[-−])?(?<!\d)\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?:[.,]\d+)?(?!\d)", re.ASCII)
+_GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?")
+_PLAIN = re.compile(r"-?\d+(?:[.,]\d+)?")
+_LARGEST_SPELLED = 999
+
+
+def unstated(values: Mapping[str, Any], text: str) -> set[str]:
+    """The keys of the numbers among some values that a text does not have, with their signs: 1,250 is 1250 as well as
+    1.25, and 19,99 never 1999 or 19."""
+    numbers = {
+        key: value for key, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    digits = frozenset(_in_digits(text)) if numbers else frozenset()
+    words = f" {' '.join(re.findall('[a-z]+', text.lower()))} "
+    return {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_said(value, words)}
+
+
+def _is_said(value: float, words: str) -> bool:
+    """Whether an integer is among words, with or without an "and" behind its hundreds."""
+    if not isfinite(value) or value != int(value) or not 0 <= value <= _LARGEST_SPELLED:
+        return False
+    name = spelled(int(value)).replace("-", " ")
+    return any(f" {one} " in words for one in (name, name.replace(" and ", " ")))
+
+
+def _in_digits(text: str) -> Iterator[Decimal]:
+    """The readings of every number in digits."""
+    for found in (*_NUMBER.findall(text), *_SPACED.findall(text)):
+        number = re.sub(r"[ \u00a0\u202f]", "", found).replace("−", "-")
+        grouped, plain = _GROUPED.fullmatch(number), _PLAIN.fullmatch(number)
+        if grouped:
+            whole, point, rest = number, "", ""
+            if len({*re.findall(r"[.,]", number)} - {grouped[1]}):
+                whole, point, rest = number.rpartition("," if grouped[1] != "," else ".")
+            yield Decimal(re.sub(r"[.,'’]", "", whole) + point.replace(",", ".") + rest)
+        if plain:
+            yield Decimal(number.replace(",", "."))
+        if not grouped and not plain:  # a date, a version, a list
+            yield from map(Decimal, re.findall(r"\d+", number))

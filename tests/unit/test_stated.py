@@ -1,0 +1,50 @@
+"""Numbers of an answer that its text does not have: they are named as guesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from redraft.operations.engine import Engine
+from redraft.operations.read_back import Opinion
+from redraft.operations.stated import unstated
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "lacks"),
+    [
+        ("Total: 19,99 €", [19.99], [1999, 19, 99, -19.99]),
+        ("45,50", [45.5, 45.50], [4550]),
+        ("it is -12 degrees, \u22123 at night", [-12, -3], [12, 3]),
+        ("10-12 pages on 2024-05-03", [10, 12, 2024, 5, 3], [-12, -3]),
+        ("3.5.2024, version 1.20.3", [3, 5, 2024, 20], [3.5]),
+        ("1,250 EUR and 1.250.000,75 or 1'000", [1250, 1.25, 1250000.75, 1000], [125000075]),
+        ("1 299,50 kr for LH123, 40kg. See 7.", [1299.5, 123, 40, 7], [12, 8]),
+        ("Twenty-five pears, two hundred and five or two hundred six plums", [25, 205, 206], [7, 30]),
+        ("nothing", [], [0, 0.5, 1e300, float("inf")]),
+    ],
+)
+def test_a_number_is_in_a_text_as_people_write_it(text: str, has: list[float], lacks: list[float]) -> None:
+    values = {str(value): value for value in (*has, *lacks)}
+    assert unstated(values, text) == {str(value) for value in lacks}
+
+
+def test_what_is_no_number_is_not_looked_for() -> None:
+    assert unstated({"a": "5", "b": True, "c": None, "d": []}, "x") == set()
+
+
+def test_an_even_split_and_a_number_that_the_prompt_lacks_are_guesses(engine: Engine) -> None:
+    """As for 'Total: 19,99 €': a currency of 0.5009 is no knowledge, and 1999 stands nowhere."""
+    text = '{"total":1999,"currency":"GBP"}'
+    tokens = tuple(engine.text.encode(text, bos=False))
+    done = replace(engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tokens, begins=0)
+    at = next(i for i in range(len(tokens)) if "GB" in engine.text.decode(tokens[: i + 1]))
+
+    def guesses(nats: float, asked: str) -> list[str]:
+        log_p = (*(0.0,) * at, nats, *(0.0,) * (len(tokens) - at - 1))
+        return Opinion(done, log_p, asked=asked).guesses(engine.text)
+
+    assert guesses(-0.6914, "") == ["/currency"]
+    assert guesses(-0.1, "Total: 1.999 pounds") == []
+    assert guesses(-0.1, "Total: 19,99 €") == ["/total"]
