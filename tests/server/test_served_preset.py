@@ -65,3 +65,5 @@ def test_a_checkpoint_in_a_folder_called_nano_is_another_model() -> None:
     for model, asks in (("nano", True), ("runs/nano", False)):
         for words, read in ((["serve", model], settings_of), (["run", "a", "b", "--model", model], served_rows)):
             assert read(build_parser().parse_args(words)).ask_fields is asks
+    tuned = settings_of(build_parser().parse_args(["serve", "nano", "--adapter", "mine"]))
+    assert not tuned.ask_fields, "as `redraft json` holds it: what was tuned on other prompts is asked in those"

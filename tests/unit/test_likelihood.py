@@ -151,7 +151,7 @@ def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked
 
     def spy(on: Core, request: ResolvedRequest, done: Generation) -> Opinion:
         heard.append(done.text)
-        return Opinion(replace(done, text=done.text[:-1] + "2"), ())
+        return Opinion(replace(done, text=done.text[:-1] + "2"), (0.0,) * len(done.tokens))
 
     monkeypatch.setattr(generate, "second_opinion", spy)
     monkeypatch.setattr(fill, "second_opinion", spy)

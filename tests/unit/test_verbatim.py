@@ -21,6 +21,8 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.sources import schema_source
+from redraft.engine.request import Options
+from redraft.engine.scope import CancelScope
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
 from redraft.operations.gap_constraint import GapConstraint
@@ -291,3 +293,32 @@ def test_an_address_is_one_of_the_texts(form: str, text: str, held: list[str], l
     """One was made up although the text had one."""
     dfa = compile_schema({"type": "string", "format": form}, verbatim=text).dfa
     assert [value for value in (*held, *left) if dfa.matches(json.dumps(value).encode())] == held
+
+
+def test_python_copies_and_reads_back_for_nano_as_the_shell_does(nano: Engine, shell: Shell, engine: Engine) -> None:
+    """`extract` wrote 'Tom priority nulladue null', and `fill` 'order of 4  ships', where the shell copied."""
+    text, template = "Ship 4 chairs to Mrs. Brown on 2026-03-01.", "order of {{qty: int}} {{item: string}}"
+    fields = "customer, item, qty int, priority low|high?, due?, note?"
+    done = nano.extract("Tom wants 5 lamps, no rush.", fields, seed=1)
+    asked = ["json", "--json", "--seed", "1", "--schema", fields, "Tom wants 5 lamps, no rush."]
+    printed = json.loads(shell(asked).out)
+    assert json.loads(done.text)["customer"] == "Tom"
+    assert (json.loads(done.text), [*done.guesses]) == (printed["value"], printed["guesses"])
+    assert nano.fill(template, source=text, seed=1).text == "order of 4 chairs"
+    assert nano.fill("{{who: string}}", source="Internationalizationally", options=Options(max_tokens=8, seed=1)).text
+    assert (nano.by_fields, nano.within(CancelScope()).by_fields, engine.by_fields) == (True, True, False)
+
+
+def test_what_is_said_wins_over_what_nano_does(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def noted(schema: object, *, verbatim: str, **given: Any) -> Compiled:
+        texts.append(verbatim)
+        return compile_schema(schema, verbatim=verbatim, **given)
+
+    monkeypatch.setattr("redraft.constraints.sources.compile_schema", noted)
+    for where in ("generate", "fill"):
+        monkeypatch.setattr(f"redraft.operations.{where}.second_opinion", lambda *_: pytest.fail("it was read back"))
+    nano.extract("Anna is 9.", "who, age int", seed=1, verbatim=False, read_back=False)
+    assert "Anna is 9." not in texts
+    nano.fill("{{who: string(1..9)}}", source="Anna is 9.", seed=1, verbatim=False, read_back=False)

@@ -276,12 +276,6 @@ def copying_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_on(given: bool | None, arguments: argparse.Namespace) -> bool:
-    """Whether one of these holds: as it was given, else for nano, which was taught to copy and to write both ways."""
-    of_nano = arguments.model == "nano" and not getattr(arguments, "adapter", None)
-    return of_nano if given is None else given
-
-
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:
     """A line on stderr about the fields whose values are a guess, if a model of the package is asked."""
     if fields and embedded(arguments):

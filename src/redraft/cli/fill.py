@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 from redraft.cli.common import (
     Commands,
     command,
     copying_flags,
-    is_on,
     load_engine,
     print_json,
     read_prompt,
@@ -19,7 +17,7 @@ from redraft.cli.common import (
 from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
-from redraft.errors import ConstraintError, RequestError
+from redraft.errors import RequestError
 
 EPILOG = """A hole is {{name: kind}}. Kinds: string, line, code, identifier, int, number (each with a range, as in
 int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, email. The text around the
@@ -54,28 +52,21 @@ def run(arguments: argparse.Namespace) -> int:
     template = read_prompt(arguments.template, arguments.file, "template")
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
-    copied = is_on(arguments.verbatim, arguments) if arguments.text is not None else bool(arguments.verbatim)
 
     say_bounds(arguments, "Fill in" if arguments.text is not None else arguments.prompt if arguments.chat else None)
     engine = load_engine(arguments)
     with traced(engine, arguments, "fill") as engine:
-        fill = partial(
-            engine.fill,
+        done = engine.fill(
             template,
             kinds,
             source=arguments.text,
             prompt=arguments.prompt,
             chat=arguments.chat,
             check=check,
-            read_back=is_on(arguments.read_back, arguments),
+            read_back=arguments.read_back,
+            verbatim=arguments.verbatim,
             options=options_of(arguments),
         )
-        try:
-            done = fill(verbatim=copied)
-        except ConstraintError:  # perhaps because of what can be copied, which nobody asked for
-            if arguments.verbatim or not copied:
-                raise
-            done = fill()
     if arguments.json:
         seed, steps = done.done.seed, list(done.done.steps)
         print_json({"text": done.text, "values": done.values, "seed": seed, "steps": steps})

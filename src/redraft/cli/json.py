@@ -21,7 +21,6 @@ from redraft.cli.common import (
     decoded,
     escaped,
     image_flag,
-    is_on,
     load_engine,
     note,
     numbered_lines,
@@ -37,7 +36,6 @@ from redraft.errors import RedraftError, RequestError
 from redraft.prompts import fields_of, of_schema
 
 if TYPE_CHECKING:
-    from redraft.constraints.language import Language
     from redraft.engine.request import Generation, Request
     from redraft.operations.engine import Engine
 
@@ -124,26 +122,20 @@ Asker = Callable[[str, int], "Request"]
 
 def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     """Returns a function from a text and its number to a request. Raises ConstraintError."""
-    from redraft.constraints.sources import copying, schema_source
+    from redraft.constraints.sources import schema_source
     from redraft.engine.request import Request
-    from redraft.operations.verbatim import copied_or_free
+    from redraft.operations.verbatim import held_to
 
     source = schema_source(schema, spaces=not arguments.compact, fence=arguments.fence)
-    language = engine.language(source)
-    note_ignored(language.ignored)
+    note_ignored(engine.language(source).ignored)
     options = options_of(arguments)
-
-    def held_to(text: str) -> Language:
-        if arguments.verbatim:
-            return engine.language(copying(source, text))
-        copied = is_on(arguments.verbatim, arguments) and options.canvas is None
-        return copied_or_free(engine, source, text, options.max_tokens) if copied else language
 
     def request(text: str, number: int) -> Request:
         seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64
         own = replace(options, seed=seed)
         prompt = asked(_asked(schema, arguments, text), arguments.image)
-        return Request(prompt, own, chat=True, thinking=arguments.thinking, constraint=held_to(text))
+        language = held_to(engine, source, text, own, arguments.verbatim)
+        return Request(prompt, own, chat=True, thinking=arguments.thinking, constraint=language)
 
     return request
 
@@ -233,7 +225,7 @@ def _line(
 
     read: dict[str, Any] = {}
     guessed: Sequence[str] = ()
-    if is_on(arguments.read_back, arguments):
+    if engine.by_fields if arguments.read_back is None else arguments.read_back:
         with suppress(RedraftError):  # of an image, or for a full disk of the trace: there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done, guessed = opinion.done, opinion.guesses(engine.text)

@@ -192,9 +192,11 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
 def served(arguments: argparse.Namespace) -> Settings:
     """What rows are answered by, as a server of the model would."""
     from redraft.server.http.settings import Settings
+    from redraft.weights.source import is_asked_by_fields
 
     names = (Path(arguments.model).name, "*")
-    return Settings(names, preset=arguments.preset, ask_fields=arguments.model == "nano", version=__version__)
+    asks = is_asked_by_fields(arguments.model, getattr(arguments, "adapter", None))
+    return Settings(names, preset=arguments.preset, ask_fields=asks, version=__version__)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:

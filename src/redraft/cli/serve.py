@@ -170,7 +170,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     from redraft.server.http.keys import read_keys
     from redraft.server.http.limits import ServerLimits
     from redraft.server.http.settings import LOOPBACK, Settings
-    from redraft.weights.source import EMBEDDED
+    from redraft.weights.source import EMBEDDED, is_asked_by_fields
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
@@ -195,7 +195,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         fetcher=Fetcher(tuple(arguments.image_host)),
         preset=arguments.preset,
         clip=arguments.model in EMBEDDED if arguments.clip_max_tokens is None else arguments.clip_max_tokens,
-        ask_fields=arguments.model == "nano",
+        ask_fields=is_asked_by_fields(arguments.model, arguments.adapter),
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,

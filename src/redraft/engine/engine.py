@@ -44,7 +44,7 @@ from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of
 from redraft.weights.load import load_model
 from redraft.weights.place import Placement, place_experts
 from redraft.weights.plan import find_plan
-from redraft.weights.source import locate
+from redraft.weights.source import is_asked_by_fields, locate
 
 
 class Compiler:
@@ -77,7 +77,7 @@ class Core:
 
     `folder` is where they came from; `as_stored` says whether the weights are the folder's own, with nothing merged or
     packed while loading. What is submitted is in the `scope`, if there is one. `vision` is None for a checkpoint that
-    reads text alone.
+    reads text alone. `by_fields` is what `is_asked_by_fields` says of the model (redraft.weights.source).
     """
 
     model: DiffusionGemma
@@ -88,6 +88,7 @@ class Core:
     as_stored: bool = True
     scope: CancelScope | None = None
     vision: Vision | None = None
+    by_fields: bool = False
     compiler: Compiler = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -284,8 +285,9 @@ class Core:
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
         _check_kernels(loaded, Compiler(text, config), report)
-        vision = vision_of(folder, loaded, config.model, report)
-        return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
+        vision, by_fields = vision_of(folder, loaded, config.model, report), is_asked_by_fields(model, adapter)
+        running = Loop(loaded, loop, text=text)
+        return cls(loaded, text, config, running, folder, as_stored, vision=vision, by_fields=by_fields)
 
 
 def _check_kernels(model: DiffusionGemma, compiler: Compiler, report: Callable[[str], None] | None) -> None:

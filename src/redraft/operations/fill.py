@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from redraft import prompts
@@ -18,7 +19,7 @@ from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
-from redraft.errors import RedraftError, RequestError, UnsatisfiedError
+from redraft.errors import ConstraintError, RedraftError, RequestError, UnsatisfiedError
 from redraft.operations.read_back import second_opinion
 from redraft.operations.repair import repair
 
@@ -44,8 +45,9 @@ def fill(
     prompt: str | None = None,
     chat: bool = False,
     check: Check | None = None,
-    read_back: bool = False,
-    verbatim: bool = False,
+    seed: int | None = None,
+    read_back: bool | None = None,
+    verbatim: bool | None = None,
     options: Options = DEFAULTS,
 ) -> Filled:
     """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
@@ -53,7 +55,8 @@ def fill(
     `kinds` types holes that the template leaves bare; a `check` is as in `generate`. The model is shown the template
     and the `source`, a text with what belongs in the holes; or a prompt of the caller's; or else the template itself.
     With `read_back` it gives a second opinion on what it filled in (`redraft.operations.read_back`); with `verbatim`
-    what goes into the holes of a string or a line, or is a string of a schema's, is a part of the source.
+    what goes into the holes of a string or a line, or is a string of a schema's, is a part of the source. None means as
+    the shell does: both for nano, `verbatim` only with a source out of which the holes can be filled.
     Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt, and for
     `verbatim` without a source.
     """
@@ -61,6 +64,31 @@ def fill(
         raise RequestError("source was given with prompt or chat; it has a prompt of its own: leave them out")
     if verbatim and source is None:
         raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
+    options = options if seed is None else replace(options, seed=seed)
+    read_back = engine.by_fields if read_back is None else read_back
+    fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, read_back, options)
+    if verbatim is not None or source is None or not engine.by_fields:
+        return fill_in(verbatim=bool(verbatim))
+    try:
+        return fill_in(verbatim=True)
+    except ConstraintError:  # perhaps because of what can be copied, which nobody asked for
+        return fill_in(verbatim=False)
+
+
+def _filled(
+    engine: Core,
+    template: str,
+    kinds: Mapping[str, Any] | None,
+    source: str | None,
+    prompt: str | None,
+    chat: bool,
+    check: Check | None,
+    read_back: bool,
+    options: Options,
+    *,
+    verbatim: bool,
+) -> Filled:
+    """The template filled, by arguments that leave nothing open."""
     with time_limit(DEFAULT_LIMITS):  # one for all of its holes
         found = read_template(template, kinds, source if verbatim and source is not None else "")
     language = engine.language(found.source())

@@ -20,6 +20,7 @@ from redraft.errors import RedraftError, RequestError
 from redraft.operations.progress import answers_bar
 from redraft.operations.read_back import second_opinion
 from redraft.operations.repair import Repair, repair
+from redraft.operations.verbatim import held_to
 from redraft.prompts import of_schema
 from redraft.text import Message
 
@@ -69,27 +70,29 @@ def extract(
     schema: Any,
     *,
     seed: int | None = None,
-    read_back: bool = False,
-    verbatim: bool = False,
+    read_back: bool | None = None,
+    verbatim: bool | None = None,
     options: Options = DEFAULTS,
 ) -> Generation:
     """The fields of a schema (in any form that `generate` takes) out of a text, as valid JSON.
 
     The prompt names the fields (`redraft.prompts`). With `read_back` the answer is a second opinion's
-    (`redraft.operations.read_back`). With `verbatim` a string of which the schema does not say how it looks is a part
-    of the text, from word to word (`redraft.constraints.compile.verbatim`). Raises as `generate`; RequestError for
-    what is no text, ConstraintError for one that is too long to copy from.
+    (`redraft.operations.read_back`), whose `guesses` it has. With `verbatim` a string of which the schema does not say
+    how it looks is a part of the text, from word to word (`redraft.constraints.compile.verbatim`). None means as the
+    shell does: both for nano, `verbatim` only where no answer becomes harder by it. Raises as `generate`; RequestError
+    for what is no text, ConstraintError for one that is too long to copy from.
     """
     if not isinstance(text, str):
         raise RequestError(f"the text to extract from is {text!r:.80}; it must be a string")
     plain = plain_schema(schema)
     held = replace(options, **_given({"seed": seed}))
-    language = engine.language(schema_source(plain, verbatim=text if verbatim else ""))
+    language = held_to(engine, schema_source(plain), text, held, verbatim)
     request = engine.resolve(Request(of_schema(plain, text), held, chat=True, constraint=language))
     done = repair(engine, request)
-    if read_back:
+    if engine.by_fields if read_back is None else read_back:
         with suppress(RedraftError):  # there is an answer all the same
-            done = second_opinion(engine, request, done).done
+            opinion = second_opinion(engine, request, done)
+            done = replace(opinion.done, guesses=tuple(opinion.guesses(engine.text)))
     return done
 
 

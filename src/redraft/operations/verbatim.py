@@ -6,6 +6,20 @@ from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.language import Language, Source
 from redraft.constraints.sources import copying
 from redraft.engine.engine import Core
+from redraft.engine.request import Options
+
+
+def held_to(engine: Core, source: Source, text: str, options: Options, verbatim: bool | None) -> Language:
+    """The language of a schema's source for an answer out of a text: its strings are parts of the text if `verbatim`,
+    and if that is None for a model that is asked by fields, where nothing becomes harder by it and no width is given.
+
+    Raises ConstraintError for a schema that cannot be kept, and with `verbatim` for a text too long to copy from.
+    """
+    if verbatim:
+        return engine.language(copying(source, text))
+    if verbatim is None and engine.by_fields and options.canvas is None:
+        return copied_or_free(engine, source, text, options.max_tokens)
+    return engine.language(source)
 
 
 def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | None) -> Language:

@@ -118,6 +118,12 @@ def locate(name_or_path: str) -> Path:
     )
 
 
+def is_asked_by_fields(model: str | Path, adapter: str | Path | None = None) -> bool:
+    """Whether a model was taught the prompts that name fields, to copy, and to write from left to right as well: nano,
+    as it is. What it answers is then copied out of the text and read back where nobody says otherwise."""
+    return str(model) == "nano" and not adapter
+
+
 def has_weights(folder: Path) -> bool:
     """Whether a folder holds safetensors weights, whole or not."""
     return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
