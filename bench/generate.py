@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from pages import claims, constraints, devices, fields, fleet, readme, sampling
+from pages import claims, constraints, devices, fields, fleet, python, readme, sampling
 from redraft.cli.flags import TOPICS
 from redraft.cli.help import topic
 from redraft.cli.main import build_parser
@@ -77,6 +77,13 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
     "docs/images.md": {"nano-vision": lambda root: claims.all_of(root, "nano-vision")},
+    "docs/python.md": {
+        "calls": lambda _: python.calls(),
+        "handles": lambda _: python.handles(),
+        "requests": lambda _: python.requests(),
+        "results": lambda _: python.results(),
+        "errors": lambda _: python.errors(),
+    },
     "docs/server.md": {"fields": lambda _: fields.tables(), "bounds": lambda _: fields.bounds()},
     "docs/scale.md": {
         "ray": lambda root: claims.all_of(root, "ray-path"),

@@ -14,7 +14,7 @@ from client_checks import HEAD, PYTHON
 from redraft.cli.main import build_parser
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("constraints.md", "deciding.md", "editing.md", "infilling.md", "traces.md")
+PAGES = ("constraints.md", "deciding.md", "editing.md", "infilling.md", "python.md", "traces.md")
 
 
 @pytest.mark.parametrize("name", PAGES)
