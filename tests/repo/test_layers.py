@@ -57,6 +57,7 @@ LAZY = {
     "peft",
     "prometheus_client",
     "pyarrow",
+    "pydantic",
     "ray",
     "rich",
     "safetensors",

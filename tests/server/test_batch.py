@@ -95,6 +95,13 @@ def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, co
     assert said(good) == ANSWER
 
 
+def test_a_misspelt_field_of_a_row_is_answered_as_over_http(run: Callable[..., Any]) -> None:
+    """It said "leave it out", where HTTP names the field that was meant."""
+    (bad,) = run([{"messages": USER, "temprature": 1}])
+    said = "temprature is not a field of this endpoint; did you mean 'temperature'?"
+    assert bad["response"]["body"]["error"]["message"] == said
+
+
 def test_more_rows_are_never_read_than_run_at_once(service: Service, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(json.dumps({"messages": USER}) + "\n" * 3 + (json.dumps({"messages": USER}) + "\n") * 29)

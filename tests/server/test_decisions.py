@@ -62,6 +62,17 @@ def test_what_is_no_question_is_refused(server: Process, question: object) -> No
     assert reported.json()["error"]["param"].startswith("questions")
 
 
+def test_a_choice_may_be_a_plain_text(served: Inside) -> None:
+    """It was refused: "Input should be a valid dictionary or object to extract fields from"."""
+    answers = []
+    for choices in (["spam", "ham"], [{"value": "spam"}, {"value": "ham"}], ["spam", {"value": "ham"}]):
+        question = {"type": "choice", "instructions": "Which?", "choices": choices}
+        body = {"input": "Buy now!", "questions": [question]}
+        answers.append(httpx2.post(f"{served.base}/decisions", json=body, timeout=100).json()["answers"])
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0][0]["choice"] in ("spam", "ham")
+
+
 def test_a_question_without_a_type_is_refused_by_what_it_lacks(server: Process) -> None:
     """The check's own words were reported, of a tag that cannot be extracted by a discriminator."""
     body = {"input": "x", "questions": [{"instructions": "Is it?"}]}

@@ -12,6 +12,7 @@ import pytest
 
 from redraft.constraints.schemas import plain_schema
 from redraft.errors import ConstraintError
+from redraft.prompts import of_schema
 
 
 @dataclasses.dataclass
@@ -77,3 +78,21 @@ def test_choices_may_stand_in_quotes_and_a_list_is_written_behind_its_type() -> 
     assert plain_schema("""size "S"|'M'|L""")["properties"]["size"] == {"enum": ["S", "M", "L"]}
     with pytest.raises(ConstraintError, match=r"a list of texts is str\[\]"):
         plain_schema("tags list[str]")
+
+
+def test_a_type_made_of_classes_is_a_schema() -> None:
+    """It said that an object of type GenericAlias is not JSON serializable."""
+    for form in (list[Checked], list[Person]):
+        schema = plain_schema(form)
+        validator = jsonschema_rs.validator_for(schema)
+        assert validator.is_valid([{"name": "Alice", "age": 31}, {"name": "Bo", "age": 3}])
+        assert not validator.is_valid({"name": "Alice", "age": 31})
+        assert not validator.is_valid([{"name": "Alice"}])
+        assert of_schema(schema, "x") == "Extract as JSON list: name, age (integer)\nx"
+    assert jsonschema_rs.validator_for(plain_schema(Checked | None)).is_valid(None)
+    with pytest.raises(ConstraintError, match=r"list\[.*Elsewhere.*has no JSON Schema .*; pass one, or a class"):
+        plain_schema(list[Elsewhere])
+
+
+class Elsewhere:
+    """Of no library that makes schemas."""

@@ -1,6 +1,6 @@
 """The forms that a caller may write a JSON Schema in, as the one that is compiled.
 
-    a dict    JSON text    a pydantic class    a dataclass    'name, age int?, size S|M|L, tags str[]'
+    a dict    JSON text    a pydantic class    a dataclass    list[Line]    'name, age int?, size S|M|L, tags str[]'
 
 The last is the short form: fields with commas between them, each a name and a type (text if it has none). `a|b` is one
 of these texts, `[]` a list, `?` behind a name or a type a field that may be null; a colon may stand behind the name.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
@@ -46,6 +46,8 @@ def plain_schema(schema: Any) -> Any:
         read = json.loads(schema) if isinstance(schema, bytes | str) else schema
         if isinstance(read, type):
             return _schema_of_class(read)  # whose defaults, which nothing reads, may be infinite
+        if get_origin(read) is not None:
+            return _schema_of_alias(read)
         return json.loads(json.dumps(read, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConstraintError(
@@ -95,6 +97,18 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
 
 def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _schema_of_alias(alias: Any) -> Any:
+    """The schema of a type that is made of others, such as list[Line] or Line | None."""
+    from pydantic import TypeAdapter  # a tenth of a second, which few calls have a use for
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(alias).json_schema()
+    except PydanticUserError as error:
+        said = str(error).partition("\n")[0]
+        raise ConstraintError(f"{alias!r:.200} has no JSON Schema ({said}); pass one, or a class") from None
 
 
 def _schema_of_class(kind: type) -> Any:

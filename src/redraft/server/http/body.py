@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from redraft.server.http.errors import body_error
 from redraft.server.limits import few, short, within
 
 Int = Annotated[int, Field(strict=True)]
@@ -82,6 +83,14 @@ class Body(BaseModel):
         body = handler(given)
         body._ignored = inert
         return body
+
+    @classmethod
+    def read(cls, sent: object) -> Self:
+        """The body that was sent. Raises ApiError, for a misspelt field with the one that was probably meant."""
+        try:
+            return cls.model_validate(sent)
+        except ValidationError as error:
+            raise body_error(error.errors(), cls.fields_at) from None
 
     @classmethod
     def fields_at(cls, path: Sequence[str | int]) -> list[str]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from redraft.errors import INPUT_ERRORS, RedraftError
 from redraft.server.http.body import Body
-from redraft.server.http.errors import ApiError, as_sent, body_error, refusal_of, sent_name
+from redraft.server.http.errors import ApiError, as_sent, refusal_of, sent_name
 from redraft.server.http.service import service_of
 from redraft.server.limits import read_json
 
@@ -55,11 +55,7 @@ class _Bounded(Request):
 
 def _read_body(kind: type[Body], data: bytes) -> Body:
     """A body of an endpoint. Raises ValueError for what is no JSON, ApiError for another body."""
-    sent = read_json(data)
-    try:
-        body = kind.model_validate(sent)
-    except ValidationError as error:
-        raise body_error(error.errors(), kind.fields_at) from None
+    body = kind.read(read_json(data))
     body.ignored  # noqa: B018  # looked up here, since that takes as long
     return body
 

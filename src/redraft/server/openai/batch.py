@@ -63,7 +63,7 @@ def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
 
 def _work(service: Service, row: bytes, seed: int | None) -> Work:
     path, body = read_row(row, seed)
-    checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
+    checked = Chat.read(body) if path == PATHS[0] else Completion.read(body)
     if checked.stream:
         raise ApiError(400, "stream is true; a row is answered whole, so leave it out", param="stream")
     if isinstance(checked, Chat):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from redraft.constraints.compile.limits import PREPARING, READING, UNTIL, is_gone
 from redraft.engine.vision import decoded_once
@@ -42,12 +42,19 @@ class ScoredOption(Body):
     value: Flag | Text
 
 
+def _option(sent: object) -> object:
+    return {"value": sent} if isinstance(sent, str) else sent
+
+
 class Level(Body):
     """One level of a score."""
 
     inert = frozenset({"description"})
 
     label: Text
+
+
+Option = Annotated[ScoredOption, BeforeValidator(_option, json_schema_input_type=ScoredOption | Text)]
 
 
 class Asking(Body):
@@ -72,8 +79,8 @@ class ChoiceQuestion(Asking):
     """Which of some values."""
 
     type: Literal["choice"]
-    choices: Annotated[list[ScoredOption], within("options")] = Field(
-        description="objects with a `value`, at least two"
+    choices: Annotated[list[Option], within("options")] = Field(
+        description="texts, or objects with a `value`; at least two"
     )
 
 
