@@ -66,12 +66,28 @@ def test_a_name_that_begins_like_json_is_a_name() -> None:
         ("age itn", "'age' has type 'itn'; types: .*; did you mean 'int'"),
         ("age ,, x", "'' is no field; write fields as 'name, age int"),
         ("size S|S", "'S|S' has an empty or a repeated text"),
+        (
+            "name, address{street,city}",
+            "'address{street' is no field; .*; an object inside another takes a JSON Schema",
+        ),
+        ("name, address {street int, city}", "'address' has type '{street int'; .*an object inside another takes"),
+        ("name, lines [qty, x]", "'lines' has type '.qty'; .*an object inside another takes a JSON Schema"),
+        ("size enum(a,b)", "'size' has type 'enum.a'; types: .*; one of some texts is a|b"),
+        ("size enum(a|b)", "'size' has type 'enum.a|b.'; types: .*; one of some texts is a|b"),
+        ("size (S|M|L)", "'size' has type '.S|M|L.'; types: .*; one of some texts is a|b"),
+        ("size Literal['S'|'M']", "'size' has type .*; one of some texts is a|b"),
+        ("city)", "'city.' is no field; .*; an object inside another takes a JSON Schema"),
         (int, "int is no dataclass and has no model_json_schema"),
     ],
 )
 def test_what_is_no_schema_is_refused(form: Any, said: str) -> None:
     with pytest.raises(ConstraintError, match=said.replace("|", r"\|")):
         plain_schema(form)
+
+
+def test_a_datetime_is_the_format_of_that_name() -> None:
+    """It was refused with the advice to write 'time'."""
+    assert plain_schema("when datetime")["properties"]["when"] == {"type": "string", "format": "date-time"}
 
 
 def test_choices_may_stand_in_quotes_and_a_list_is_written_behind_its_type() -> None:

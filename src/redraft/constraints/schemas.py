@@ -25,6 +25,7 @@ TYPES: dict[str, dict[str, str]] = {
     **{name: {"type": "boolean"} for name in ("bool", "boolean")},
     "date": {"type": "string", "format": "date"},
     "time": {"type": "string", "pattern": CLOCK},
+    "datetime": {"type": "string", "format": "date-time"},
     "email": {"type": "string", "format": "email"},
     "uuid": {"type": "string", "format": "uuid"},
 }
@@ -32,9 +33,11 @@ TYPES: dict[str, dict[str, str]] = {
 
 EXAMPLE = "'name, age int?, size S|M|L, tags str[]'"
 FIELD = re.compile(
-    r"(?P<name>[^\s?*\[\]|:]+)(?P<maybe>\?)?"
+    r"(?P<name>[^\s?*\[\]{}()|:]+)(?P<maybe>\?)?"
     r"(?:\s*:\s*(?P<typed>\S.*?)|\s+(?:enum\s+)?(?P<kind>\S.*?))?(?P<many>\*|\[\])?(?P<too>\?)?"
 )
+WRAPPED = re.compile(r"(enum|choice|literal)?[(\[{].*[)\]}]", re.IGNORECASE)
+"""Choices as other languages write them."""
 JSON_TEXT = re.compile(r'\s*(?:[{\["].*|(?:true|false|null)\s*)', re.DOTALL)
 
 
@@ -65,7 +68,7 @@ def schema_of_fields(text: str) -> dict[str, Any]:
         if field is None:
             raise ConstraintError(
                 f"schema {text!r:.200}: {part.strip()!r} is no field; write fields as {EXAMPLE} with types"
-                f" {', '.join(TYPES)}"
+                f" {', '.join(TYPES)}{_bracketed(part)}"
             )
         name, kind = field["name"], _kind(text, field)
         if name in fields:
@@ -78,21 +81,28 @@ def schema_of_fields(text: str) -> dict[str, Any]:
 def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
     """The schema of a type's name, or of texts of which one is written."""
     kind = field["typed"] or field["kind"] or "str"
-    if "|" in kind:
+    if "|" in kind and not WRAPPED.fullmatch(kind):
         texts = [_unquoted(one.strip()) for one in kind.split("|")]
         if all(texts) and len(set(texts)) == len(texts):
             return {"enum": texts}
         raise ConstraintError(f"schema {text!r:.200}: {kind!r} has an empty or a repeated text; write them as S|M|L")
     if kind not in TYPES:
-        remedy = did_you_mean(kind, TYPES)
-        if " " in kind:
-            remedy = "; put commas between fields"
-        elif kind.partition("[")[0].lower() in ("list", "array"):
+        remedy = _bracketed(kind) or did_you_mean(kind, TYPES)
+        if kind.partition("[")[0].lower() in ("list", "array"):
             remedy = "; a list of texts is str[]"
+        elif not _bracketed(kind) and " " in kind:
+            remedy = "; put commas between fields"
         raise ConstraintError(
             f"schema {text!r:.200}: {field['name']!r} has type {kind!r}; types: {', '.join(TYPES)}{remedy}"
         )
     return dict(TYPES[kind])
+
+
+def _bracketed(part: str) -> str:
+    """The end of a message about brackets, which the short form has no use for but in str[]."""
+    if "|" in part or re.search(r"\b(enum|choice|literal)[(\[]", part, re.IGNORECASE):
+        return "; one of some texts is a|b"
+    return "; an object inside another takes a JSON Schema" if re.search(r"[{}()\[\]]", part) else ""
 
 
 def _unquoted(text: str) -> str:
