@@ -13,7 +13,7 @@ from tests.server.conftest import ANSWER, RECORD, Inside, Process, inside
 
 from redraft.engine.dial import fingerprint
 from redraft.engine.request import Options, Request
-from redraft.operations.decide import BELIEF, Belief, decide_all, read_belief, read_form, write_belief
+from redraft.operations.decide import BELIEF, UNEXPECTED, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.operations.engine import Engine
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.settings import Settings
@@ -71,6 +71,21 @@ def test_a_choice_may_be_a_plain_text(served: Inside) -> None:
         answers.append(httpx2.post(f"{served.base}/decisions", json=body, timeout=100).json()["answers"])
     assert answers[0] == answers[1] == answers[2]
     assert answers[0][0]["choice"] in ("spam", "ham")
+
+
+def test_an_answer_says_how_likely_all_of_its_choices_are_together(served: Inside, nano: Engine) -> None:
+    """A high share between two things that the model would never say looked like a belief."""
+    log_masses = []
+    for choices in ([ANSWER, WRONG], ["spam", "ham"]):
+        question = {"type": "choice", "instructions": RECORD.partition("\n")[2], "choices": choices}
+        body = {"input": RECORD.partition("\n")[0], "questions": [question]}
+        answer = httpx2.post(f"{served.base}/decisions", json=body, timeout=100).json()["answers"][0]
+        options = Options(seed=0, max_tokens=nano.config.model.canvas_length, preset="reference")
+        asked = Request(RECORD, options, chat=True)
+        assert answer["log_mass"] == pytest.approx(nano.decide(asked, choices).log_mass, abs=1e-3)
+        log_masses.append(answer["log_mass"])
+    assert UNEXPECTED < log_masses[0] <= 0
+    assert log_masses[1] < UNEXPECTED
 
 
 def test_a_question_without_a_type_is_refused_by_what_it_lacks(server: Process) -> None:

@@ -158,3 +158,12 @@ def test_the_command_prints_shares(shell: Shell) -> None:
     reported = json.loads(shell(["decide", PROMPT, "--choice", "yes", "--choice", "no", "--json"]).out)
     assert set(reported["shares"]) == {"yes", "no"}
     assert reported["best"] in reported["shares"]
+
+
+def test_the_command_says_where_shares_say_nothing(shell: Shell) -> None:
+    """A share of 89% between two things that the model would never say had no warning."""
+    words = ["decide", "--model", "nano-sudoku", "--chat", "record\nSend 417 melu to Karomi."]
+    said = "the model would say none of these (log_mass -"
+    assert said in shell([*words, "--choice", "spam", "--choice", "ham"]).err
+    right = '{"who":"Karomi","qty":417,"item":"melu"}'
+    assert said not in shell([*words, "--choice", right, "--choice", right.replace("7", "8")]).err

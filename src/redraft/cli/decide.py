@@ -6,7 +6,17 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, asked, command, load_engine, print_json, prompt_flags, read_prompt, say_bounds
+from redraft.cli.common import (
+    Commands,
+    asked,
+    command,
+    load_engine,
+    note,
+    print_json,
+    prompt_flags,
+    read_prompt,
+    say_bounds,
+)
 from redraft.cli.flags import model_flags
 from redraft.cli.generate import check_images
 from redraft.errors import RequestError
@@ -54,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments.prompt, arguments.file)
 
     from redraft.engine.request import Options, Request
-    from redraft.operations.decide import decide, decide_all, read_belief, read_form
+    from redraft.operations.decide import UNEXPECTED, decide, decide_all, read_belief, read_form
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
@@ -73,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     if temperature is None:
         temperature = 1.0 if belief is None else belief.temperature
     found = [one.at(temperature) for one in found]
+    if arguments.form is None and found[0].log_mass < UNEXPECTED:
+        note(f"the model would say none of these (log_mass {found[0].log_mass:.0f}), so their shares say nothing")
     if arguments.json:
         rows = [{"best": one.best} | asdict(one) for one in found]
         print_json(rows[0] if arguments.form is None else {"decisions": rows})

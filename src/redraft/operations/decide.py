@@ -38,6 +38,8 @@ from redraft.shapes import Float, Tensor
 
 T = TypeVar("T")
 MOST_CANVASES = 64
+UNEXPECTED = -50.0
+"""Below this `log_mass` the model would say none of the choices, and their shares say nothing (docs/deciding.md)."""
 BELIEF = "belief.json"  # in the checkpoint's folder
 
 Form = Sequence[str | Sequence[str]]
@@ -48,7 +50,8 @@ Form = Sequence[str | Sequence[str]]
 class Decision:
     """Shares of the choices, which sum to 1, in their order; `log_mass` is the log of the probability of all choices.
 
-    `temperature` is what the logs of the model's own shares were divided by.
+    Shares only compare the choices: where `log_mass` is below UNEXPECTED, a high one says nothing. `temperature` is
+    what the logs of the model's own shares were divided by.
     """
 
     shares: dict[str, float]

@@ -143,7 +143,8 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
         "object": "decision",
         "model": service.settings.name,
         "answers": [
-            {"type": question.type, "name": question.name} | _answer(question, found.at(temperature))
+            {"type": question.type, "name": question.name, "log_mass": round(found.log_mass, 4)}
+            | _answer(question, found.at(temperature))
             for question, found in zip(body.questions, read.found, strict=True)
         ],
         "usage": usage,
