@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from tests.helpers import listen
 
+import redraft
 from redraft.cli.file_lines import read_lines
 from redraft.cli.infill import show
 from redraft.engine.events import Draft, Event
@@ -328,3 +330,49 @@ def test_a_deadline_is_for_all_gaps_of_a_call(engine: Engine) -> None:
     given = [*noted.seen.values()]
     assert len(given) == 3
     assert 100 > given[0] > given[1] > given[2] > 0  # type: ignore[operator]
+
+
+RECORDS = (
+    '{"name":"Ada","city":"Paris","age":36}',
+    '{"who":"Maria","qty":7,"item":"apples"}',
+    '{"name":"Tom","city":"London","age":41}',
+)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("at", "instruction", "wanted"),
+    [
+        (0, "Set city to Rome.", {"name": "Ada", "city": "Rome", "age": 36}),
+        (1, "The item is now pears.", {"who": "Maria", "qty": 7, "item": "pears"}),
+        (2, "Remove age.", {"name": "Tom", "city": "London"}),
+    ],
+)
+def test_nano_edits_a_record_among_others_as_it_does_alone(
+    at: int, instruction: str, wanted: object, end: str, taught: Engine
+) -> None:
+    """Shown the whole file, it wrote rubbish: none of nine were right, and three of three alone."""
+    text = "".join(record + end for record in RECORDS)
+    begin = sum(len(record + end) for record in RECORDS[:at])
+    span = (begin, begin + len(RECORDS[at]))
+    done = taught.edit(text, span, instruction=instruction, seed=1)
+    assert json.loads(done.after) == wanted
+    assert "\n" not in done.after
+    assert done.text == text[: span[0]] + done.after + text[span[1] :]
+
+
+def test_an_object_on_a_line_stays_one_whatever_nano_is_told(taught: Engine) -> None:
+    text = "\n".join(RECORDS)
+    for seed in range(3):
+        hot = Options(temperature=3.0)
+        done = taught.edit(text, (0, len(RECORDS[0])), instruction="Sing, O goddess", seed=seed, options=hot)
+        assert isinstance(json.loads(done.after), dict)
+        assert "\n" not in done.after
+
+
+@pytest.fixture(scope="module")
+def taught() -> Iterator[Engine]:
+    """nano, which was taught to edit records."""
+    engine = redraft.load("nano")
+    yield engine
+    engine.loop.stop()

@@ -16,17 +16,20 @@ language is kept nowhere: the next text has another.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from redraft import prompts
-from redraft.constraints.compile.automaton import Compiled
+from redraft.constraints.compile.automaton import Compiled, Dfa, intersect
 from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.language import Language, Source, ready
 from redraft.diffusion.noise import philox
@@ -84,11 +87,12 @@ def edit(
     `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1 rewrites;
     by default 0.5, and 1 with an `instruction`. The revised span has as many tokens as before, or up to `slack` fewer
     or more, and satisfies the `constraint`, to which a span longer than one canvas cannot be held. With an
-    `instruction` the model is shown it and the whole text as a user's turn, and the text stands in its answer; at
-    strength 1, without slack and constraint, the span is then as long as it gets, up to `room` tokens longer, if it and
-    all behind it have room in one canvas. Raises RequestError for a span that is empty, outside the text or cuts a
-    character, and for options that an edit decides by itself; ConstraintError if no text of such a length satisfies
-    the constraint; DeadlineError if the time was up before anything was drafted.
+    `instruction` the model is shown it and the whole text as a user's turn (nano, which knows one record at a time, the
+    span alone if that is whole lines), and the text stands in its answer; at strength 1, without slack and constraint,
+    the span is then as long as it gets, up to `room` tokens longer, if it and all behind it have room in one canvas.
+    Raises RequestError for a span that is empty, outside the text or cuts a character, and for options that an edit
+    decides by itself; ConstraintError if no text of such a length satisfies the constraint; DeadlineError if the time
+    was up before anything was drafted.
     """
     refuse_decided(options, "edit")
     if instruction is not None and not instruction.strip():
@@ -101,6 +105,8 @@ def edit(
         readable(parts[1], "span", cut_at_end=True),
         readable(parts[2], "text behind the span", cut_at_end=False),
     ]
+    if instruction is not None and engine.by_fields:
+        shown = _lines_alone(shown)
     before = _before(engine, shown, instruction)
     options = seeded(options, seed)
     free = instruction is not None and strength == 1 and slack is None and not constraint
@@ -143,6 +149,39 @@ def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
     return [source[low:high] for low, high in itertools.pairwise(ends)]
 
 
+def _lines_alone(shown: list[str]) -> list[str]:
+    """The span without what is around it, if it is whole lines of a text that is no JSON document by itself: more than
+    one record is nothing that a model of single records was taught."""
+    above, below = shown[0].rpartition("\n")[2], shown[2].partition("\n")[0]
+    if above.strip("\ufeff \t") or below.strip() or _is_json("".join(shown)):
+        return shown
+    return ["", shown[1], ""]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@lru_cache
+def _object_text(one_line: bool) -> Dfa:
+    """The texts of JSON objects, perhaps on one line."""
+    found = compile_schema({"type": "object"}).dfa
+    return intersect(found, whole_match(r"[^\r\n]*")) if one_line else found
+
+
+def _held(engine: Core, span: str, rest: str) -> Language:
+    """What an instruction may make of a span with a text behind it: anything, or, for a model of records, of an object
+    an object, on one line if it was. Raises ConstraintError."""
+    one_line = "\n" not in span
+    if engine.by_fields and not rest and _object_text(one_line).matches(span.encode()):
+        return engine.language(Source("edit", f"object {one_line}", lambda _: Compiled(_object_text(one_line))))
+    return ready(Source("edit", rest, partial(_anything_before, rest)), engine.vocabulary)
+
+
 def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list[int]:
     """The tokens before the span: the text there, in an answer if there is an instruction. What lies further away than
     attention reaches is left out."""
@@ -168,7 +207,7 @@ def _rewritten(
     if width > model.canvas_length or len(before) + width >= model.max_positions:
         return None
     try:
-        language = ready(Source("edit", rest, partial(_anything_before, rest)), engine.vocabulary)
+        language = _held(engine, shown[1], rest)
     except ConstraintError:
         return None
     done = engine.run(Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language))
