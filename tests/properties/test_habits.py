@@ -18,9 +18,10 @@ from redraft.constraints.compile.limits import DEFAULT_LIMITS
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.language import Language, Vocabulary, ready
+from redraft.constraints.places import unfenced
 from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.constraints.thinking import ThinkingLanguage, after_thinking
-from redraft.constraints.validation import schema_problems, unfenced
+from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
 
 EOS, PAD, CLOSE, OPEN = 0, 1, 5, 6

@@ -21,8 +21,8 @@ from pydantic import BaseModel, EmailStr, Field
 from tests.helpers import SCHEMA
 from tests.server.conftest import RECORD, USER, Process
 
+from redraft.constraints.places import unfenced
 from redraft.constraints.sources import schema_source
-from redraft.constraints.validation import unfenced
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError

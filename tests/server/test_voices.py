@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletionToolParam
 from tests.server.conftest import ANSWER, RECORD, USER, Inside, inside
 from tokenizers import AddedToken, Tokenizer
 
-from redraft.constraints.validation import unfenced
+from redraft.constraints.places import unfenced
 from redraft.engine.events import Block, Finished
 from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.constraints.validation import plain_spans
+from redraft.constraints.places import plain_spans
 from redraft.engine.fields import token_spans
 from redraft.operations.engine import Engine
 

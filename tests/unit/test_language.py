@@ -25,8 +25,9 @@ from redraft.constraints.condition import edge_layout
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.span import SpanLanguage
 from redraft.constraints.language import Source, Vocabulary, ready
+from redraft.constraints.places import span_of
 from redraft.constraints.sources import choices_source, regex_source, schema_source
-from redraft.constraints.validation import Problem, span_of
+from redraft.constraints.validation import Problem
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import resolve

@@ -16,9 +16,10 @@ from tests.helpers import ANSWER, PROMPT, Shell
 from redraft.constraints.checks import Check, command_check
 from redraft.constraints.condition.infix import between
 from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.places import span_of
 from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
-from redraft.constraints.validation import Problem, span_of
+from redraft.constraints.validation import Problem
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine

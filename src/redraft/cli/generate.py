@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     import torch
 
-    from redraft.constraints.validation import unfenced
+    from redraft.constraints.places import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.request import Request
 

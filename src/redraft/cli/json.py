@@ -219,7 +219,7 @@ def _line(
     are a guess, if it is read back: behind an image nothing is."""
     import msgspec
 
-    from redraft.constraints.validation import unfenced
+    from redraft.constraints.places import unfenced
     from redraft.engine.fields import field_entropy
     from redraft.operations.read_back import second_opinion
 

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, cast
 
-from redraft.constraints.validation import Problem, Span, span_of, unfenced
+from redraft.constraints.places import Span, span_of, unfenced
+from redraft.constraints.validation import Problem
 from redraft.errors import RequestError, RunError
 
 Check = Callable[[str], Sequence[Problem | str]]

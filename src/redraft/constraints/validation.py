@@ -22,16 +22,12 @@ from redraft.constraints.compile.dialect import URIS, draft_of, reached, validat
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError, is_gone
 from redraft.constraints.compile.regex import for_rust
-from redraft.constraints.compile.values import json_key
 from redraft.constraints.isolated import Helper
+from redraft.constraints.places import Span, path_in, repeated, span_of, unfenced
 from redraft.errors import BusyError, ConstraintError, DeadlineError, awaited
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
-Span = tuple[int, int]
-
-FENCE = "```"
-_DECODER = json.JSONDecoder()
 _KINDS = {
     4: "Draft4Validator",
     6: "Draft6Validator",
@@ -109,10 +105,10 @@ def schema_problems(schema: Any, text: str, *, quick: bool = False) -> list[Prob
         return [Problem(f"not JSON: {error}")]
     found = []
     for steps, said in verdicts(schema, value, quick=quick):
-        path = _path_in(value, steps)
+        path = path_in(value, steps)
         where, span = "/".join(map(str, steps)) or "the top", span_of(text, path or ())
         if path is not None and _TWICE.search(said):
-            span = _repeated(text, span[0]) or span
+            span = repeated(text, span[0]) or span
         found.append(Problem(f"at {where}: {said[:200]}", span if path or span != span_of(text, ()) else None))
     return found
 
@@ -321,100 +317,3 @@ def _unreadable(path: Sequence[str | int], said: str) -> ConstraintError:
     if [*path[-1:]] == ["type"] and "'anyOf'" in said:
         said = f"{said.split(' is not ')[0]} is no type; types: array, boolean, integer, null, number, object, string"
     return ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {said[:200]}")
-
-
-def unfenced(text: str) -> str:
-    """A JSON text without the Markdown code block that it may stand in."""
-    return text[_opened(text) :].removesuffix("\n```") if text.startswith(FENCE) else text
-
-
-def span_of(text: str, path: Sequence[str | int]) -> Span:
-    """Where the value at a path of a JSON text stands, white space and a code block around it not counted."""
-    start = _skip(text, _opened(text))
-    for step in path:
-        start = _inside(text, start, step)
-    return start, _DECODER.raw_decode(text, start)[1]
-
-
-def plain_spans(text: str) -> dict[tuple[str | int, ...], Span]:
-    """Where each plain value of a JSON text stands, or empty list, by its path; of a key given twice, the last."""
-    return _plain_spans(text, _skip(text, _opened(text)))[0]
-
-
-def _plain_spans(text: str, at: int) -> tuple[dict[tuple[str | int, ...], Span], int]:
-    """Those of the value that begins there, and where it ends."""
-    if text[at] not in "{[":
-        end = _DECODER.raw_decode(text, at)[1]
-        return {(): (at, end)}, end
-    inner, is_object, begin = dict[str | int, dict[tuple[str | int, ...], Span]](), text[at] == "{", at
-    at = _skip(text, at + 1)
-    while text[at] not in "}]":
-        key: str | int = len(inner)
-        if is_object:
-            key, at = _DECODER.raw_decode(text, at)
-            at = _skip(text, _skip(text, at) + 1)
-        inner[key], at = _plain_spans(text, at)
-        at = _skip(text, at)
-        at = _skip(text, at + 1) if text[at] == "," else at
-    if not inner and not is_object:
-        return {(): (begin, at + 1)}, at + 1
-    return {(key, *path): span for key, spans in inner.items() for path, span in spans.items()}, at + 1
-
-
-def _opened(text: str) -> int:
-    """Where the text within a code block begins; 0 without one."""
-    return text.find("\n") + 1 if text.startswith(FENCE) else 0
-
-
-def _path_in(value: Any, steps: Sequence[str | int]) -> list[str | int] | None:
-    """The path in a value that the library means: it has a number for a key of digits, and leaves out empty keys."""
-    if not steps:
-        return []
-    ways = list[tuple[Any, Sequence[str | int]]]()
-    if isinstance(value, dict):
-        ways = [way for way in ((str(steps[0]), steps[1:]), ("", steps)) if way[0] in value]
-    elif isinstance(value, list) and steps[0] in range(len(value)):
-        ways = [(steps[0], steps[1:])]
-    for step, rest in ways:
-        if (found := _path_in(value[step], rest)) is not None:
-            return [step, *found]
-    return None
-
-
-def _inside(text: str, start: int, step: str | int) -> int:
-    """Where a member of the object or list at `start` begins; of a key given twice, the last."""
-    found = start
-    for key, _, at in _members(text, start):
-        if key == step:
-            found = at
-    return found
-
-
-def _repeated(text: str, start: int) -> Span | None:
-    """The first key of an object, or item of a list, that stands before it already."""
-    seen = set[Hashable]()
-    for key, first, at in _members(text, start):
-        name = json_key(key if text[start] == "{" else _DECODER.raw_decode(text, at)[0])
-        if name in seen:
-            return first, _DECODER.raw_decode(text, first)[1]
-        seen.add(name)
-    return None
-
-
-def _members(text: str, start: int) -> Iterator[tuple[str | int, int, int]]:
-    """The members of the object or list at `start`: its key or place, and where that and its value begin."""
-    at, count = _skip(text, start + 1), 0
-    while text[at] not in "}]":
-        key, first = count, at
-        if text[start] == "{":
-            key, at = _DECODER.raw_decode(text, at)
-            at = _skip(text, _skip(text, at) + 1)
-        yield key, first, at
-        at = _skip(text, _DECODER.raw_decode(text, at)[1])
-        at, count = _skip(text, at + 1) if text[at] == "," else at, count + 1
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\n\r":
-        at += 1
-    return at

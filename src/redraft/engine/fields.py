@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from redraft.constraints.validation import Span, plain_spans, unfenced
+from redraft.constraints.places import Span, plain_spans, unfenced
 from redraft.engine.request import Generation
 from redraft.errors import RequestError
 from redraft.text import Text

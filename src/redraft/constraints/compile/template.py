@@ -35,7 +35,8 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
 from redraft.constraints.compile.verbatim import as_text, parts_of
 from redraft.constraints.language import Source
-from redraft.constraints.validation import Problem, Span, check_depth, contradictions, schema_problems
+from redraft.constraints.places import Span
+from redraft.constraints.validation import Problem, check_depth, contradictions, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
 
