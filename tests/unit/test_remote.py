@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Stub:
     """A server that does to each request what is next on its list, and the last of it for ever."""
 
     acts: list[Act]
+    models: Any = field(default_factory=lambda: MODELS)
     seen: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
 
     def __enter__(self) -> Stub:
@@ -74,22 +76,21 @@ class Stub:
             threading.Thread(target=self.one, args=(connection,), daemon=True).start()
 
     def one(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as file:
+        with suppress(OSError), connection, connection.makefile("rb") as file:  # of a client that has left
             line = file.readline().decode().split()
             headers = {}
             while (header := file.readline().decode().strip()) != "":
                 name, _, value = header.partition(": ")
                 headers[name.lower()] = value
-            raw = file.read(int(headers.get("content-length", 0)))
+            raw = file.read(size := int(headers.get("content-length", 0)))
+            if not line or len(raw) < size:  # it left before it had asked
+                return
             if line[1].endswith("/models"):
-                connection.sendall(reply(MODELS))
+                connection.sendall(reply(self.models))
                 return
             self.seen.append((line[1], headers, json.loads(raw)))
             act = self.acts.pop(0) if len(self.acts) > 1 else self.acts[0]
-            try:
-                act(self, connection.sendall)
-            except OSError:  # the client has left
-                return
+            act(self, connection.sendall)
 
 
 def says(data: bytes) -> Act:
@@ -370,6 +371,42 @@ def test_a_server_that_fails_at_every_row_is_down_and_its_rows_stay_open(tmp_pat
         stub.acts[0] = WHOLE
         shell(words, 0)
     assert statuses_of(out) == [200] * 30
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_ends_the_run_and_answers_no_row(status: int, tmp_path: Path, shell: Shell) -> None:
+    """It was every row's last word, and the same command with the right key found all rows done."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([says(reply({"error": {"message": "no such key"}}, f"{status} No"))]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
+        assert f"answered {status}: no such key" in shell(words, 2).err
+        assert out.read_text() == ""
+        stub.acts[0] = WHOLE
+        shell(words, 0)
+    assert statuses_of(out) == [200] * 3
+
+
+def test_a_server_of_several_models_wants_a_name_first(tmp_path: Path, shell: Shell) -> None:
+    """That was each row's error, and the command with a name was refused for its other model."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE], models={"data": [{"id": "foo"}, {"id": "bar"}]}) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
+        assert "has these models: ['foo', 'bar']; name one" in shell(words, 2).err
+        assert not stub.seen
+        assert out.read_text() == ""
+        shell([*words, "--model", "foo"], 0)
+        out.unlink()
+        write_plain(tmp_path, 3, ', "model": "bar"')  # rows that name theirs need no other name
+        shell(words, 0)
+    assert [body["model"] for _, _, body in stub.seen] == ["foo"] * 3 + ["bar"] * 3
+
+
+@pytest.mark.parametrize("status", [302, 400, 404, 413, 422])
+def test_a_refused_row_has_the_servers_status(status: int, tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, says(reply({"error": {"message": "no"}}, f"{status} No")), WHOLE]) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
+    assert statuses_of(out) == [200, status, 200]
 
 
 def test_a_server_that_says_to_wait_is_waited_for(tmp_path: Path, shell: Shell) -> None:

@@ -141,13 +141,14 @@ class Remote:
         waited for, and off the clock, as long as other requests are answered."""
         content, began, tries, waits = None if body is None else encoded(body), time.monotonic(), 0, 0
         while True:
+            bare = self._client.base_url.path == "/"  # now: others change it meanwhile
             async with self._client.stream(method, path, content=content) as answer:
                 if answer.status_code == 200:
                     self._answered = time.monotonic()
                     yield answer
                     return
-                if answer.status_code == 404 and self._client.base_url.path == "/":  # a URL that lacks its /v1
-                    self._client.base_url = self._client.base_url.join("v1/")
+                if answer.status_code == 404 and bare:  # a URL that lacks its /v1
+                    self._client.base_url = self._client.base_url.join("/v1/")
                     continue
                 after = answer.headers.get("retry-after", "")
                 waits, is_busy = waits + 1, answer.status_code == 429 and after != ""
@@ -169,6 +170,8 @@ class Remote:
         said = f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
         if answer.status_code == 429:  # it is the client that asks too much, whatever the request
             return RunError(said)
+        if answer.status_code in (401, 403):  # nor does the key depend on the request
+            return RequestError(said)
         kind = FailedError if answer.status_code in RETRIED else RefusedError
         return kind(said, answer.status_code)
 
