@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import runpy
+import sys
 from itertools import islice
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.helpers import ROOT, Shell
@@ -17,7 +22,7 @@ import redraft.cli.display
 from redraft.__main__ import main
 from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
-from redraft.cli.json import fields_among
+from redraft.cli.json import _requests, fields_among
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError
 from redraft.tasks import names, task
@@ -180,6 +185,17 @@ def test_a_schemas_file_may_begin_as_some_editors_begin_files(tmp_path: Path) ->
     path = tmp_path / "schema.json"
     path.write_text("\ufeff" + '{"type": "object"}', encoding="utf-8")
     assert read_schema(str(path)) == {"type": "object"}
+
+
+def test_a_text_of_stdin_may_begin_as_some_editors_begin_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark stood in the name that was read out of the text."""
+    stdin = SimpleNamespace(buffer=io.BytesIO("\ufeffAlice is 31.\n".encode()), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert common.read_prompt("-", None) == "Alice is 31."
+    lines = Queue[Any]()
+    lines.put((1, "\ufeffAlice is 31.\n".encode()))
+    lines.put(None)
+    assert list(_requests(lambda text, number: cast(Any, text), lines)) == ["Alice is 31."]  # --many
 
 
 def test_a_documents_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

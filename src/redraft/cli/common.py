@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import codecs
 import json
 import mimetypes
 import os
@@ -226,9 +227,10 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def decoded(raw: bytes, source: str) -> str:
-    """Bytes of a file or a stream as text. Raises RequestError if they are not UTF-8."""
+    """Bytes of a file or a stream as text, without the mark that some editors begin one with. Raises RequestError if
+    they are not UTF-8."""
     try:
-        return raw.decode("utf-8")
+        return raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
 

@@ -89,7 +89,7 @@ def _is_file(path: Path, given: str) -> bool:
 
 def _read(path: Path, flag: str) -> str:
     name = f"{flag} {path}"
-    return decoded(read_file(path, name), name).removeprefix("\ufeff")  # some editors begin a file so
+    return decoded(read_file(path, name), name)
 
 
 def check_flag(parser: argparse._ActionsContainer) -> None:
