@@ -211,6 +211,26 @@ def test_an_error_names_what_was_sent_under_the_name_that_it_was_sent_under(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("responses", {"input": "a", "reasoning": {"effort": "low"}}, "reasoning.effort is 'low'"),
+        ("chat/completions", {"messages": USER, "reasoning_effort": "high"}, "reasoning_effort is 'high'"),
+        (
+            "chat/completions",
+            {"messages": USER, "chat_template_kwargs": {"enable_thinking": True}},
+            "chat_template_kwargs.enable_thinking is True",
+        ),
+    ],
+)
+def test_a_refusal_of_thinking_says_the_value_that_was_sent(
+    server: Process, path: str, body: dict[str, Any], said: str
+) -> None:
+    """It said "reasoning.effort is True", which no client had sent."""
+    error = httpx2.post(f"{server.base}/{path}", json=body, timeout=100).json()["error"]
+    assert error["message"].startswith(said)
+
+
 def test_a_remedy_names_what_was_sent_too(server: Process) -> None:
     long = {"prompt": "a b c d " * 2000, "n_predict": 4}
     error = httpx2.post(f"{server.url}/completion", json=long, timeout=100).json()["error"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from redraft.errors import (
     INPUT_ERRORS,
@@ -147,13 +148,15 @@ def sent_name(field: str, sent: Container[str]) -> str:
     return next((one for one in others if one.partition(".")[0] in sent), field)
 
 
-def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
+def as_sent(refusal: ApiError, body: BaseModel) -> ApiError:
     """A refusal that names what was sent; what remedies say of `max_tokens`, too."""
-    message, param = refusal.message, refusal.param
+    message, param, sent = refusal.message, refusal.param, body.model_fields_set
     for field in {re.split(r"\W", param or "")[0], "max_tokens", "min_tokens", "seed_canvas", "deadline_ms"} - {""}:
         name = sent_name(field, sent)
         message = re.sub(rf"\b{field}\b", name, message)
         param = param and re.sub(rf"^{field}\b", name, param)
+    if param and refusal.param == "reasoning_effort":  # which the engine knows as yes or no
+        message = message.replace(f"{param} is True", f"{param} is {attrgetter(param)(body)!r}", 1)
     return ApiError(refusal.status, message, param=param, code=refusal.code, retry_sec=refusal.retry_sec)
 
 

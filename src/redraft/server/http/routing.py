@@ -93,7 +93,7 @@ def answers(
             refusal = refusal_of(error)
             if refusal.status not in (400, 504) or request.scope["state"]["log"].get("gone"):
                 raise
-            raise as_sent(refusal, body.model_fields_set) from error
+            raise as_sent(refusal, body) from error
         response = answer if isinstance(answer, Response) else JSONResponse(answer)
         unused = response.headers.get("x-ignored-fields", "").split(",")
         own = {sent_name(name, body.model_fields_set) for name in unused if name}
