@@ -9,21 +9,21 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 50_080, TESTS: 35_850}
+WHOLE_WALLS = {SOURCE: 50_600, TESTS: 36_600}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 10_980,
+    "core": 11_030,
     "images": 840,
     "model/gpu": 2_020,
-    "weights": 3_600,
-    "constraints": 7_450,
+    "weights": 3_610,
+    "constraints": 7_630,
     "tasks": 2_790,
     "tune": 4_410,
-    "measure": 2_780,
-    "server": 6_520,
-    "operations": 2_300,
+    "measure": 2_840,
+    "server": 6_560,
+    "operations": 2_450,
     "trace": 650,
     "distributed": 640,
     "cli": 5_210,
