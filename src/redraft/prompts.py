@@ -12,6 +12,7 @@ A first line says what to do, the text stands behind it. A field is a name and, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -25,8 +26,9 @@ CLOCK = "^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
 """A time of day as people write it: the format "time" of JSON Schema has seconds and a zone, which few texts say."""
 _FORMATS = {"date": "date", "time": "time", "date-time": "date and time"}
 _MOST_CHOICES = 8
-_MOST_STEPS, _MOST_DEPTH, _MOST_INNER = 16, 8, 1_000
-"""References in a row, fields within fields, and such inner fields in all: references make much of little."""
+_MOST_STEPS, _DEPTHS = 16, {8: 500, 2: 500, 1: 500, 0: 20_000}
+"""References in a row; and how deep fields within fields are named, where the names take no more characters than these:
+references make much of little, and nano's context is short."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,23 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | Non
     Of a field's schema the type counts, the format of a date or time, and a short enum's choices; "null" beside another
     type does not, since every field may be without a value. References within the schema count as what they lead to.
     """
-    return _Reading(schema).fields(schema)
+    for depth, most in _DEPTHS.items():
+        with suppress(_TooLongError):
+            return _Reading(schema, depth, most).fields(schema)
+    return None
+
+
+class _TooLongError(Exception):
+    """The fields take more characters than they may."""
 
 
 class _Reading:
-    """The fields of one schema. `inside` are the records that are being read: what leads back to itself has an end."""
+    """The fields of one schema, to a depth and with the characters that are left. `inside` are the records that are
+    being read: what leads back to itself has an end."""
 
-    def __init__(self, whole: Mapping[str, Any]) -> None:
-        self.whole, self.inside, self.left = whole, list[object](), _MOST_INNER
+    def __init__(self, whole: Mapping[str, Any], depth: int, left: int) -> None:
+        self.whole, self.depth, self.left = whole, depth, left
+        self.inside, self.led = list[object](), dict[str, object]()
 
     def fields(self, schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | None:
         schema = self.followed(schema)
@@ -88,14 +99,19 @@ class _Reading:
         properties = record.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             return None
-        if self.inside:
-            self.left -= len(properties)
-        if self.left < 0 or len(self.inside) > _MOST_DEPTH or any(record is one for one in self.inside):
+        if len(self.inside) > self.depth or any(record is one for one in self.inside):
             return None
         self.inside.append(record)
-        found = tuple(Field(str(name), self.kind(part)) for name, part in properties.items())
+        found = tuple(Field(self.said(str(name)), self.kind(part)) for name, part in properties.items())
         self.inside.pop()
         return found, many
+
+    def said(self, word: str) -> str:
+        """The same word, which takes its characters of those that are left."""
+        self.left -= len(word)
+        if self.left < 0:
+            raise _TooLongError
+        return word
 
     def followed(self, schema: object, *, either: bool = False) -> Mapping[str, Any]:
         """What a reference, an allOf of one or with `either` an anyOf leads to; a schema with fields leads nowhere."""
@@ -104,14 +120,16 @@ class _Reading:
                 break
             name, parts, among = schema.get("$ref"), schema.get("allOf"), schema.get("anyOf")
             if isinstance(name, str) and (name == "#" or name.startswith("#/")):
-                schema = reduce(at_step, name.split("/")[1:], self.whole)
+                if name not in self.led:
+                    self.led[name] = reduce(at_step, name.split("/")[1:], self.whole)
+                schema = self.led[name]
             elif isinstance(parts, list) and len(parts) == 1:
                 schema = parts[0]
             elif either and isinstance(among, list):
-                left = [part for part in among if isinstance(part, Mapping) and part.get("type") != "null"]
-                if not left:
+                first = next((one for one in among if isinstance(one, Mapping) and one.get("type") != "null"), None)
+                if first is None:
                     break
-                schema = left[0]
+                schema = first
             else:
                 break
         return schema if isinstance(schema, Mapping) else {}
@@ -121,8 +139,8 @@ class _Reading:
         schema = self.followed(schema, either=True)
         choices = schema.get("enum")
         if isinstance(choices, list):
-            words = [each for each in choices if isinstance(each, str)]
-            return "|".join(words) if words and len(words) <= _MOST_CHOICES else "string"
+            words = [each for each in choices[: 2 * _MOST_CHOICES] if isinstance(each, str)]
+            return "|".join(map(self.said, words)) if words and len(words) <= _MOST_CHOICES else "string"
         kinds = schema.get("type", "string")
         kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else str(kinds)
         if kind == "string":

@@ -127,7 +127,7 @@ MODELS: dict[type[BaseModel], tuple[str, str]] = {
     ),
     Amounts: ("exact", '{"cost": "1234.5", "rate": 0.25, "mail": "ada@example.org"}'),
     Sets: (
-        "checked",
+        "exact",
         '{"some": ["a", "bcdef"], "flags": ["red"], "pair": [1, "x"], "counts": {"n": -3}, "levels": {"a": 10}}',
     ),
     Tree: ("exact", '{"value": 1, "left": {"value": 2, "right": {"value": 3}}, "right": null}'),

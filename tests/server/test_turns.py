@@ -341,6 +341,35 @@ def test_a_caller_has_no_more_than_its_share_of_the_places() -> None:
     assert not turns._now
 
 
+def test_what_another_caller_waits_for_begins_all_the_same() -> None:
+    """It stood behind sixteen large ones of the caller who had asked for it first."""
+    turns, over = Turns(begun=1), threading.Event()
+
+    def slow() -> None:
+        with holding(limits.CALLER, "one"), turns.turn("slow"), turns.aside():
+            over.wait()
+
+    def wanted() -> None:
+        with holding(limits.CALLER, "one"), turns.turn("wanted"):
+            pass
+
+    with beside(slow):
+        assert eventually(lambda: any(one.aside for one in turns._turns))
+        with beside(wanted):
+            assert eventually(lambda: len(turns._turns) == 2)
+            try:
+                with (
+                    holding(limits.CALLER, "other"),
+                    holding(UNTIL, time.monotonic() + 5),
+                    turns.turn("wanted") as same,
+                ):
+                    assert same.over.is_set()
+                assert not over.is_set()
+            finally:
+                over.set()
+    assert not turns._turns
+
+
 def test_who_has_left_fetches_nothing() -> None:
     gone = threading.Event()
     gone.set()

@@ -244,3 +244,8 @@ def test_an_object_is_closed_if_nothing_else_speaks_of_its_keys(schema: Any, shu
     judge = jsonschema_rs.validator_for(closed(schema))
     assert shut <= judge.is_valid(value)
     assert judge.is_valid(extra) != shut
+
+
+def test_an_object_that_is_listed_is_not_closed() -> None:
+    listed = {"properties": {"a": {"type": "integer"}}, "enum": [{"a": 1, "b": 2}]}
+    assert closed(listed) == listed

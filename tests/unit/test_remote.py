@@ -373,6 +373,19 @@ def test_a_server_that_fails_at_every_row_is_down_and_its_rows_stay_open(tmp_pat
     assert statuses_of(out) == [200] * 30
 
 
+def test_a_server_that_is_not_there_yet_answers_no_row(tmp_path: Path, shell: Shell) -> None:
+    """Five rows that met a server as it loaded its model were errors for good."""
+    place, out = write_plain(tmp_path, 3)
+    loads = says(reply({"error": {"message": "Loading model"}}, "503 No", "retry-after: 0"))
+    with Stub([WHOLE, loads]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        assert "Loading model" in shell(words, 1).err
+        assert statuses_of(out) == [200]
+        stub.acts[0] = WHOLE
+        shell(words, 0)
+    assert statuses_of(out) == [200] * 3
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_key_ends_the_run_and_answers_no_row(status: int, tmp_path: Path, shell: Shell) -> None:
     """It was every row's last word, and the same command with the right key found all rows done."""

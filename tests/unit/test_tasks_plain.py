@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import time
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import Enum
@@ -305,7 +306,19 @@ def test_references_that_lead_back_or_to_too_much_have_an_end() -> None:
         f"{i}": {"type": "object", "properties": {f"p{j}": {"$ref": f"#/{i + 1}"} for j in range(40)}}
         for i in range(20)
     }
-    assert len(prompts.of_schema(wide["0"] | wide, "x")) < 50_000
+    assert len(prompts.of_schema(wide["0"] | wide, "x")) < 600
+    address = {"type": "object", "properties": {f"line {i}": {"type": "string"} for i in range(9)}}
+    party = {"type": "object", "properties": {f"address {i}": {"$ref": "#/$defs/address"} for i in range(3)}}
+    parties = {f"party {i}": {"$ref": "#/$defs/party"} for i in range(5)}
+    invoice = {"properties": parties, "$defs": {"party": party, "address": address}}
+    assert prompts.of_schema(invoice, "x").startswith("Extract as JSON: party 0 (object: address 0 (object), address 1")
+    assert len(prompts.of_schema(invoice, "x")) < 600
+    far = {"properties": {f"f{i}": {"$ref": "#" + "/a" * 15_000} for i in range(1_250)}}
+    began = time.monotonic()
+    prompts.of_schema(far, "x")
+    assert time.monotonic() - began < 1
+    long = {"properties": {f"f{i}": {"$ref": "#/x"} for i in range(500)}, "x": {"enum": ["y" * 20_000]}}
+    assert prompts.of_schema(long, "x") == "x"
 
 
 def test_a_value_has_the_same_tokens_in_a_sentence_and_in_the_answer() -> None:

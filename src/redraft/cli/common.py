@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import codecs
 import json
 import mimetypes
 import os
@@ -230,9 +229,10 @@ def decoded(raw: bytes, source: str) -> str:
     """Bytes of a file or a stream as text, without the mark that some editors begin one with. Raises RequestError if
     they are not UTF-8."""
     try:
-        return raw.removeprefix(codecs.BOM_UTF8).decode()
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
+        at = error.start + len(raw) - len(error.object)
+        raise RequestError(f"{source} is not UTF-8 (byte {at} is 0x{raw[at]:02x})") from None
 
 
 def escaped(text: str) -> str:

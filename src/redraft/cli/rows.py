@@ -245,7 +245,8 @@ async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: in
 
 async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, None]:
     """The answers, but failures of another server only when it has answered a later row, or at the end: if too many
-    follow each other it is down, and their rows are still to be asked. Raises RunError then."""
+    follow each other, or the last say that it loads or is not there, it is down, and their rows are still to be asked.
+    Raises RunError then."""
     failing = list[RowAnswer]()
     async for row, status, body in answers:
         if (status == 408 or status >= 500) and body["error"]["code"] == ELSEWHERE:
@@ -259,6 +260,8 @@ async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, 
         failing.clear()
         yield row, status, body
     for one in failing:
+        if one[1] in (502, 503):
+            raise RunError(f"the last rows failed, so they stay open; run it again later ({_message(one[2])})")
         yield one
 
 

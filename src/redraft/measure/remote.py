@@ -29,7 +29,7 @@ MOST_BYTES = 2**26
 class StatusError(RedraftError):
     """A server that can be reached did not answer one request; with its status."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int = LATE) -> None:  # with a default, so that it travels
         super().__init__(message)
         self.status = status
 
@@ -84,11 +84,9 @@ class Remote:
         a StatusError for what the next request need not meet."""
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
+        body |= {"model": await self._name()}
         text, finish, usage, began, first = "", None, dict[str, Any](), time.monotonic(), 0.0
-        async with (
-            self._errors() as clock,
-            self._sent(clock, "POST", path, body | {"model": await self._name()}) as answer,
-        ):
+        async with self._errors() as clock, self._sent(clock, "POST", path, body) as answer:
             async for line in _lines(self._parts(answer)):
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue

@@ -65,14 +65,13 @@ def fill(
     if verbatim and source is None:
         raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
     options = options if seed is None else replace(options, seed=seed)
-    read_back = engine.by_fields if read_back is None else read_back
+    read_back = (engine.by_fields and options.deadline_sec is None) if read_back is None else read_back
     fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, read_back, options)
     if verbatim is not None or source is None or not engine.by_fields:
         return fill_in(verbatim=bool(verbatim))
-    try:
+    with suppress(ConstraintError):  # perhaps because of what can be copied, which nobody asked for
         return fill_in(verbatim=True)
-    except ConstraintError:  # perhaps because of what can be copied, which nobody asked for
-        return fill_in(verbatim=False)
+    return fill_in(verbatim=False)
 
 
 def _filled(

@@ -89,7 +89,7 @@ def extract(
     language = held_to(engine, schema_source(plain), text, held, verbatim)
     request = engine.resolve(Request(of_schema(plain, text), held, chat=True, constraint=language))
     done = repair(engine, request)
-    if engine.by_fields if read_back is None else read_back:
+    if (engine.by_fields and held.deadline_sec is None) if read_back is None else read_back:
         with suppress(RedraftError):  # there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done = replace(opinion.done, guesses=tuple(opinion.guesses(engine.text)))

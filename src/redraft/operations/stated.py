@@ -10,10 +10,16 @@ from typing import Any
 
 from redraft.tasks.strings import spelled
 
-_NUMBER = re.compile(r"(?:(?<![\w.,)])[-−])?\d+(?:[.,'’]\d+)*", re.ASCII)
-_SPACED = re.compile(r"(?:(?<![\w.,)])[-−])?(?<!\d)\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?:[.,]\d+)?(?!\d)", re.ASCII)
-_GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?")
-_PLAIN = re.compile(r"-?\d+(?:[.,]\d+)?")
+_SIGN = r"(?:(?<![\w.)])[-−])?"
+_NUMBER = re.compile(rf"{_SIGN}(?:\d+(?:[.,'’]\d+)*(?:[eE][+-]?\d{{1,3}}(?!\w))?|(?<![\w.,])\.\d+)", re.ASCII)
+_SPACED = re.compile(rf"{_SIGN}(?<!\d)\d{{1,3}}(?:[ \u00a0\u202f]\d{{3}})+(?:[.,]\d+)?(?!\d)", re.ASCII)
+_GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?|-?\d{1,2}(?:,\d{2})+,\d{3}")
+_PLAIN = re.compile(r"-?\d*(?:[.,]\d+)?")
+_SCALED = re.compile(
+    r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
+)
+_SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
+_MARKS = re.compile("[.,'’]")
 _LARGEST_SPELLED = 999
 
 
@@ -38,15 +44,21 @@ def _is_said(value: float, words: str) -> bool:
 
 def _in_digits(text: str) -> Iterator[Decimal]:
     """The readings of every number in digits."""
+    text = re.sub(r"\bminus (?=\d)", "-", text, flags=re.IGNORECASE)
+    for number, scale in _SCALED.findall(text):
+        yield Decimal(number.replace(",", ".").replace("−", "-")).scaleb(_SCALES[scale.lower()])
     for found in (*_NUMBER.findall(text), *_SPACED.findall(text)):
         number = re.sub(r"[ \u00a0\u202f]", "", found).replace("−", "-")
+        if re.search("[eE]", number):
+            yield Decimal(re.sub("[,'’]", "", number))
+            continue
         grouped, plain = _GROUPED.fullmatch(number), _PLAIN.fullmatch(number)
         if grouped:
-            whole, point, rest = number, "", ""
-            if len({*re.findall(r"[.,]", number)} - {grouped[1]}):
-                whole, point, rest = number.rpartition("," if grouped[1] != "," else ".")
-            yield Decimal(re.sub(r"[.,'’]", "", whole) + point.replace(",", ".") + rest)
+            points = {*re.findall(r"[.,]", number)} - {grouped[1] or ","}
+            whole, _, rest = number.rpartition(points.pop()) if points else (number, "", "")
+            yield Decimal(_MARKS.sub("", whole) + "." + (rest or "0"))
         if plain:
             yield Decimal(number.replace(",", "."))
         if not grouped and not plain:  # a date, a version, a list
             yield from map(Decimal, re.findall(r"\d+", number))
+            yield from (Decimal(part) for part in number.split(",") if re.fullmatch(r"-?\d+(\.\d+)?", part))

@@ -62,6 +62,7 @@ _BESIDE = {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "i
 _BESIDE |= {"dependentSchemas"}
 _OF_KEYS = {"properties", "patternProperties", "additionalProperties", "required", "propertyNames", "minProperties"}
 _OPENING = {"patternProperties", "additionalProperties", "unevaluatedProperties", "minProperties", "dependentRequired"}
+_OPENING |= {"enum", "const"}
 
 
 def draft_of(schema: Any) -> SchemaDraft:

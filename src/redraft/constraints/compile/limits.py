@@ -83,6 +83,7 @@ class Turn:
     waited: float = 0.0
     began: float = 0.0
     aside: bool = False
+    wanted: bool = False  # by another caller, too
     over: threading.Event = field(default_factory=threading.Event)
     gone: threading.Event | None = field(default_factory=GONE.get)
 
@@ -135,6 +136,9 @@ class Turns:
                             said = f"{self._most} constraints of this client are compiled or wait to be; wait for them"
                             raise BusyError(said)
                         self._turns.append(mine)
+                    elif same.caller != mine.caller:
+                        same.wanted = True
+                        self._choose()
                 if same is not None:
                     _await(same.over)
                     around.close()
@@ -226,7 +230,8 @@ class Turns:
             one for one in self._turns if not one.aside and one not in self._now and held[one.caller] < self._share
         ]
         begun = Counter(one.caller for one in self._turns if one.counted and one.had and one.caller is not None)
-        waiting = [one for one in waiting if one.had or not one.counted or begun[one.caller] < self._most_begun]
+        free = [one for one in waiting if one.had or one.wanted or not one.counted]
+        waiting = free + [one for one in waiting if one not in free and begun[one.caller] < self._most_begun]
         return min(waiting, key=lambda one: (self._had[one.caller], min(one.had, LARGE_SEC), one.size), default=None)
 
 

@@ -59,7 +59,8 @@ def few(resolver: Resolver, schema: Any, trail: Trail, high: int | None) -> list
             values = satisfying(resolver, plain)
         elif "enum" in plain or {*plain["type"]} - {"boolean", "null"}:
             return []
-        found |= {json_key(value): value for value in values}
+        for value in values:
+            found.setdefault(json_key(value), value)
     most = len(found) if high is None else min(high, len(found))
     places = sum(comb(len(found) - 1, before) for before in range(most))  # of each value
     written = places * sum(len(json.dumps(value)) for value in found.values())

@@ -26,6 +26,7 @@ from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
     CompileLimits,
     OutOfReachError,
+    TimeLimitError,
     compiling,
     part_compiled,
     time_limit,
@@ -39,9 +40,7 @@ from redraft.constraints.compile.verbatim import addresses, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
-MOST_COUNTED = 1000
-MOST_PATTERNS = 4
-MOST_DIVISOR = 9999
+MOST_COUNTED, MOST_PATTERNS, MOST_DIVISOR = 1000, 4, 9999
 MOST_MOVES = 30_000_000
 """Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of the 152 largest of MaskBench's schemas
 none that came to an end had over 25 million."""
@@ -75,9 +74,13 @@ def compile_schema(
         document = Document(schema)
         check_form(schema)
         with time_limit(limits):
-            resolver, dfa = _deepest(
-                document, depth, partial(_Compiler, limits=limits, spaces=spaces, quote=quote, verbatim=verbatim)
-            )
+            compiler = partial(_Compiler, limits=limits, spaces=spaces, quote=quote, verbatim=verbatim)
+            try:
+                resolver, dfa = _deepest(document, depth, compiler)
+            except OutOfReachError as error:
+                if isinstance(error, TimeLimitError) or not (verbatim or '"uniqueItems"' in json.dumps(schema)):
+                    raise
+                resolver, dfa = _deepest(document, depth, partial(compiler, listing=False))
     except RecursionError:
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
@@ -108,13 +111,15 @@ def _deepest(document: Document, depth: int, compiler: Callable[[Resolver], _Com
 
 @dataclass
 class _Compiler:
-    """Every schema is compiled once for a trail (`Resolver`), and its automaton put where it is needed."""
+    """Every schema is compiled once for a trail (`Resolver`), and its automaton put where it is needed. With `listing`
+    values that must differ are written out in every order, and addresses of the text."""
 
     resolver: Resolver
     limits: CompileLimits
     spaces: bool
     quote: bytes
     verbatim: str
+    listing: bool = True
     texts: dict[str, Dfa] = field(default_factory=dict)
     values: dict[tuple[Any, Trail, int], Dfa] = field(default_factory=dict)
     counted: set[Dfa] = field(default_factory=set)
@@ -172,9 +177,8 @@ class _Compiler:
                     parts += [build.literal(self.key(item[0]) + b":"), self.space(build, lines=False)]
                 parts.append(self.literal(build, item[1] if isinstance(value, dict) else item))
             return build.then(*parts, self.space(build), build.literal(b"}" if isinstance(value, dict) else b"]"))
-        if self.quote and isinstance(value, str):
-            return build.literal(self.quote + value.encode() + self.quote)
-        return build.literal(_dumps(value))
+        is_bare = self.quote and isinstance(value, str)
+        return build.literal(self.quote + value.encode() + self.quote if is_bare else _dumps(value))
 
     def string(self, said: Dfa) -> Dfa:
         """A string that says a text of a language."""
@@ -214,15 +218,15 @@ class _Compiler:
     def copied(self, plain: Schema) -> Dfa:
         """A text that is part of the one that values are copied from, unless the schema says how it looks: then one of
         the addresses there, if it asks for such."""
-        if plain.get("formats") and (there := addresses(self.verbatim, plain["formats"][0])):
-            found = intersect(any_of(there), self.text(plain))
-            return self.text(plain) if found.is_empty else found
-        if not self.verbatim or plain.get("patterns") or plain.get("formats"):
+        formats = plain.get("formats", [])
+        if not self.verbatim or plain.get("patterns") or (formats and not self.listing):
             return self.text(plain)
         low, high = plain.get("minLength", 0), plain.get("maxLength")
-        key = f"part {low} {high}"
+        key = f"part {low} {high} {formats}"
         if key not in self.texts:
-            inside = parts_of(self.verbatim, low, high)  # a string says no control characters, so perhaps none
+            inside = any_of(addresses(self.verbatim, formats[0])) if formats else parts_of(self.verbatim, low, high)
+            inside = intersect(inside, self.text(plain)) if formats else inside
+            # A string says no control characters, so perhaps there is none.
             self.texts[key] = self.text(plain) if self.string(inside).is_empty else inside
         return self.texts[key]
 
@@ -257,7 +261,7 @@ class _Compiler:
         if low > count:
             return EMPTY
         if plain.get("uniqueItems") and high not in (0, 1):
-            if not first and (values := few(self.resolver, plain.get("items", True), trail, high)):
+            if self.listing and not first and (values := few(self.resolver, plain.get("items", True), trail, high)):
                 return self.distinct(values, low, len(values) if high is None else min(high, len(values)))
             self.resolver.inexact = True
         states, end = [build.state() for _ in range(count + 1)], build.state()

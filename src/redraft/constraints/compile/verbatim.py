@@ -39,7 +39,7 @@ MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 
 
-ADDRESSES = {"email", "uuid", "ipv4", "ipv6"}
+ADDRESSES, MOST_ADDRESSES = {"email", "uuid", "ipv4", "ipv6"}, 50
 
 
 def as_text(text: str, name: str = "text to copy from") -> str:
@@ -68,10 +68,12 @@ def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
 
 
 def addresses(text: str, form: str) -> list[str]:
-    """The whole addresses of a format in a text; none of other formats, as dates are often written otherwise."""
+    """The whole addresses of a format in a text; none of other formats, as dates are often written otherwise, nor where
+    there are many."""
     if form not in ADDRESSES:
         return []
-    return [*dict.fromkeys(re.findall(rf"(?<![\w.+-])(?:{FORMATS[form]})(?![\w@-]|\.\w)", text))]
+    found = [*dict.fromkeys(re.findall(rf"(?<![\w.+-])(?:{FORMATS[form]})(?![\w@-]|\.\w)", text))]
+    return found if len(found) <= MOST_ADDRESSES else []
 
 
 @remembered

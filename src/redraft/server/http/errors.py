@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -156,7 +157,8 @@ def as_sent(refusal: ApiError, body: BaseModel) -> ApiError:
         message = re.sub(rf"\b{field}\b", name, message)
         param = param and re.sub(rf"^{field}\b", name, param)
     if param and refusal.param == "reasoning_effort":  # which the engine knows as yes or no
-        message = message.replace(f"{param} is True", f"{param} is {attrgetter(param)(body)!r}", 1)
+        with suppress(AttributeError):
+            message = message.replace(f"{param} is True", f"{param} is {attrgetter(param)(body)!r}", 1)
     return ApiError(refusal.status, message, param=param, code=refusal.code, retry_sec=refusal.retry_sec)
 
 
