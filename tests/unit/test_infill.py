@@ -359,6 +359,8 @@ def test_nano_edits_a_record_among_others_as_it_does_alone(
     assert json.loads(done.after) == wanted
     assert "\n" not in done.after
     assert done.text == text[: span[0]] + done.after + text[span[1] :]
+    whole = taught.edit(text.encode(), (begin, span[1] + len(end)), instruction=instruction, seed=1)
+    assert whole.data == done.data, "a line's end is not the record's"
 
 
 def test_an_object_on_a_line_stays_one_whatever_nano_is_told(taught: Engine) -> None:

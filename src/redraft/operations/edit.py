@@ -99,6 +99,10 @@ def edit(
         raise RequestError("instruction is empty; say what to change, or leave it out")
     strength = (0.5 if instruction is None else 1.0) if strength is None else strength
     _check(text, span, strength, slack or 0)
+    if instruction is not None and engine.by_fields:  # the end of its last line is none of a record's
+        inside = text[span[0] : span[1]]
+        kept = len(inside.rstrip("\r\n") if isinstance(inside, str) else inside.rstrip(b"\r\n"))
+        span = span[0], span[0] + kept if kept else span[1]
     parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
     shown = [
         readable(parts[0], "text before the span", cut_at_end=True),
