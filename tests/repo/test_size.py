@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_840,
     "server": 6_560,
-    "operations": 2_450,
+    "operations": 2_460,
     "trace": 650,
     "distributed": 640,
     "cli": 5_210,

@@ -106,7 +106,10 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
     without a schema, or what goes with it without it."""
     sent = None if body.canvas is None else body.canvas.ask_fields
     if sent and schema is None:
-        raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for the fields of one schema; send response_format, or force one tool")
+        raise unsupported(
+            "canvas.ask_fields",
+            "canvas.ask_fields asks for the fields of one schema; send response_format, or force one tool",
+        )
     content = last["content"]
     said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
