@@ -221,11 +221,11 @@ def _line(
 
     from redraft.constraints.places import unfenced
     from redraft.engine.fields import field_entropy
-    from redraft.operations.read_back import second_opinion
+    from redraft.operations.read_back import reads_back, second_opinion
 
     read: dict[str, Any] = {}
     guessed: Sequence[str] = ()
-    if engine.by_fields if arguments.read_back is None else arguments.read_back:
+    if reads_back(engine, arguments.read_back, request.options):
         with suppress(RedraftError):  # of an image, or for a full disk of the trace: there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done, guessed = opinion.done, opinion.guesses(engine.text)

@@ -106,10 +106,10 @@ def schema_problems(schema: Any, text: str, *, quick: bool = False) -> list[Prob
     found = []
     for steps, said in verdicts(schema, value, quick=quick):
         path = path_in(value, steps)
-        where, span = "/".join(map(str, steps)) or "the top", span_of(text, path or ())
+        where, span = "/".join(map(str, steps)) or "the top", span_of(text, path) if path else None
         if path is not None and _TWICE.search(said):
-            span = repeated(text, span[0]) or span
-        found.append(Problem(f"at {where}: {said[:200]}", span if path or span != span_of(text, ()) else None))
+            span = repeated(text, span_of(text, path)[0]) or span
+        found.append(Problem(f"at {where}: {said[:200]}", span))
     return found
 
 

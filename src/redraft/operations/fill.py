@@ -20,7 +20,7 @@ from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import ConstraintError, RedraftError, RequestError, UnsatisfiedError
-from redraft.operations.read_back import second_opinion
+from redraft.operations.read_back import reads_back, second_opinion
 from redraft.operations.repair import repair
 
 ROOM = 16
@@ -65,8 +65,8 @@ def fill(
     if verbatim and source is None:
         raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
     options = options if seed is None else replace(options, seed=seed)
-    read_back = (engine.by_fields and options.deadline_sec is None) if read_back is None else read_back
-    fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, read_back, options)
+    again = reads_back(engine, read_back, options)
+    fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, again, options)
     if verbatim is not None or source is None or not engine.by_fields:
         return fill_in(verbatim=bool(verbatim))
     with suppress(ConstraintError):  # perhaps because of what can be copied, which nobody asked for

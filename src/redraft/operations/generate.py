@@ -18,7 +18,7 @@ from redraft.engine.handle import Handle, Inbox
 from redraft.engine.request import DEFAULTS, Generation, Options, Request, ResolvedRequest
 from redraft.errors import RedraftError, RequestError
 from redraft.operations.progress import answers_bar
-from redraft.operations.read_back import second_opinion
+from redraft.operations.read_back import reads_back, second_opinion
 from redraft.operations.repair import Repair, repair
 from redraft.operations.verbatim import held_to
 from redraft.prompts import of_schema
@@ -89,7 +89,7 @@ def extract(
     language = held_to(engine, schema_source(plain), text, held, verbatim)
     request = engine.resolve(Request(of_schema(plain, text), held, chat=True, constraint=language))
     done = repair(engine, request)
-    if (engine.by_fields and held.deadline_sec is None) if read_back is None else read_back:
+    if reads_back(engine, read_back, held):
         with suppress(RedraftError):  # there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done = replace(opinion.done, guesses=tuple(opinion.guesses(engine.text)))
