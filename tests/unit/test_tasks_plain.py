@@ -72,6 +72,24 @@ def test_strings_that_are_asked_for_stand_in_the_text(many: bool) -> None:
                     assert record[name] in text, example
 
 
+def test_any_value_of_a_text_is_asked_for_among_choices_now_and_then() -> None:
+    """A stranger's choices are no role's: "by sea" with `mode (air|sea|road)`, in whatever case."""
+    given = {role.choices for role in roles().values() if role.kind == "enum"}
+    found = cased = 0
+    for example in some(Extract(), 600):
+        head, _, text = example.prompt.partition("\n")
+        for name, kind in re.findall(r"(?:^|, |: )([\w ]+?) \(([^()]*\|[^()]*)\)", head):
+            choices, value = kind.split("|"), json.loads(example.answer)[name]
+            assert len(choices) == len({each.lower() for each in choices}) > 1
+            assert value is None or value in choices
+            if tuple(choices) not in given and value is not None:
+                found += 1
+                cased += value not in text
+                assert value.casefold() in text.casefold() or value.upper() in text.upper(), example
+    assert found > 60
+    assert cased > 10
+
+
 @pytest.mark.parametrize("kind", [*FREE, *WORDS])
 def test_free_values_belong_to_their_split(kind: str) -> None:
     for split in ("train", "held_out"):

@@ -10,6 +10,7 @@ what it says beside that is left out. No text and no value is a list's: see `tas
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,8 +32,8 @@ from redraft.tasks.sentences import (
     shares,
     write,
 )
-from redraft.tasks.task import Example, Score, share, stream_seed
-from redraft.tasks.values import Value, likeness
+from redraft.tasks.task import Example, Score, share, split_of, stream_seed
+from redraft.tasks.values import Value, draw, likeness, quoted
 
 _SHORT = 45  # characters of an answer that fits a canvas of 32 nearly always
 
@@ -240,10 +241,37 @@ _GENERAL = (
 def typed(role: str, value: Value | None, rng: Random) -> tuple[str, str]:
     """The type to ask for a value in, and its JSON; null without one."""
     if value is None:
-        return _kind(role, rng), "null"
+        kind = _kind(role, rng)
+        return (_choices(role, None, rng) or kind) if kind == "string" else kind, "null"
     kinds = list(value.forms)
     kind = kinds[0] if kinds[0] != "string" and rng.random() < 0.6 else rng.choice(kinds)
+    if kind == "string" and (choices := _choices(role, value, rng)):
+        style = rng.choice((str, str, str, str.lower, str.lower, str.upper))
+        return style(choices), style(value.forms[kind])
     return kind, value.forms[kind]
+
+
+_CHOSEN = 0.12
+_CHOICE_LENGTH = 18
+
+
+def _choices(role: str, value: Value | None, rng: Random) -> str | None:
+    """Now and then, the choices that a value of any kind is among, or None: any word of a text may be one of a few."""
+    kind = roles()[role].kind
+    if rng.random() >= _CHOSEN or kind in ("enum", "boolean"):
+        return None
+    if value is not None and value.forms["string"] != quoted(value.text):
+        return None
+    mine = [] if value is None else [value.text]
+    found = dict.fromkeys(mine)
+    for _ in range(rng.choice((1, 2, 2, 3, 4))):
+        other = draw(kind, rng, split_of(value.text) if value else "train")
+        found[other.text] = None
+    # Neither what would end the list of choices or the field, nor two that differ by case alone.
+    plain = all(re.fullmatch(r"[^|(),:\"\\\n]+", each) and len(each) <= _CHOICE_LENGTH for each in found)
+    if not plain or len({each.lower() for each in found}) < max(2, len(found)):
+        return None
+    return "|".join(rng.sample(list(found), len(found)))
 
 
 _KINDS = {"count": "integer", "bignum": "integer", "price": "number", "date": "date", "time": "time", "list": "list"}
