@@ -33,6 +33,24 @@ def test_a_number_is_in_a_text_as_people_write_it(text: str, has: list[float], l
     assert unstated(values, text) == {str(value) for value in lacks}
 
 
+@pytest.mark.parametrize(
+    ("text", "has", "lacks"),
+    [
+        ("on the 12th of January 2023 at 9.30", ["2023-01-12", "09:30"], ["2023-02-12", "2022-01-12", "10:30"]),
+        ("due 03/04/2026", [], ["2026-03-04", "2026-04-03"]),
+        ("due 03/14/26, 3.4.2026, 5/5/2027", ["2026-03-14", "2026-04-03", "2027-05-05"], ["2026-06-14"]),
+        ("7:30 pm or half past five, six o'clock", ["19:30", "07:30", "05:30", "17:30", "18:00"], ["08:30", "20:00"]),
+        ("El 12 de marzo de 2025 a las 8", ["2025-03-12", "20:00"], ["2025-03-13", "20:15"]),
+        ("2024-11-02T14:05:33Z", ["2024-11-02", "14:05:33", "14:05"], ["2024-12-02", "06:14:00"]),
+        ("20251104 0930", [], ["2025-11-04"]),
+        ("Sept 5th, 2026 at noon", ["2026-09-05"], ["12:00", "2026-08-05"]),
+        ("Tuesday, I may march", [], ["2026-03-03", "09:00"]),
+    ],
+)
+def test_a_date_or_time_is_stated_part_by_part(text: str, has: list[str], lacks: list[str]) -> None:
+    assert unstated({value: value for value in (*has, *lacks)}, text) == {*lacks}
+
+
 def test_what_is_no_number_is_not_looked_for() -> None:
     assert unstated({"a": "5", "b": True, "c": None, "d": []}, "x") == set()
 

@@ -1,8 +1,10 @@
-"""Which numbers a text states, in digits or in English words: what an answer has beside them was made up or mended."""
+"""Which numbers, dates and times a text states, in digits or in English words: what an answer has beside them was made
+up or mended."""
 
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from math import isfinite
@@ -23,15 +25,45 @@ _MARKS = re.compile("[.,'’]")
 _LARGEST_SPELLED = 999
 
 
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
+_CLOCK = re.compile(r"(\d\d):(\d\d)(?::\d\d)?", re.ASCII)
+_HALVES = {15: "quarter", 30: "half", 45: "quarter"}
+_MONTH = re.compile(r"\b(?:" + "|".join(rf"({name[:3]}t?(?:{name[3:]})?)" for name in month_name[1:]) + r")\b", re.I)
+_SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
+
+
 def unstated(values: Mapping[str, Any], text: str) -> set[str]:
-    """The keys of the numbers among some values that a text does not have, with their signs: 1,250 is 1250 as well as
-    1.25, and 19,99 never 1999 or 19."""
+    """The keys of what a text does not state, of the numbers, ISO dates and clock times among some values.
+
+    A number counts with its sign: 1,250 is 1250 as well as 1.25, and 19,99 never 1999 or 19. Of a date the text has
+    year, month and day, of a time hour and minute; 03/04/2026 states no day, since it may be of March or of April.
+    """
     numbers = {
         key: value for key, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
     digits = frozenset(_in_digits(text)) if numbers else frozenset()
     words = f" {' '.join(re.findall('[a-z]+', text.lower()))} "
-    return {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_said(value, words)}
+    odd = {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_said(value, words)}
+    strings = {key: value for key, value in values.items() if isinstance(value, str) and value not in text}
+    return odd | {key for key, value in strings.items() if not _is_moment_said(value, text, words)}
+
+
+def _is_moment_said(value: str, text: str, words: str) -> bool:
+    """Whether the parts of a date or time stand in a text; True for any other string."""
+    numbers = set(map(int, re.findall(r"(?<!\d)\d{1,4}(?!\d)", text, re.ASCII)))
+    if found := _DATE.fullmatch(value):
+        year, month, day = map(int, found.groups())
+        if day != month and any({int(one), int(other)} == {day, month} for one, other in _SLASHED.findall(text)):
+            return max(day, month) > len(month_name) - 1
+        named = {match.lastindex for match in _MONTH.finditer(text)}  # by no name: perhaps in another language
+        months = month in numbers or month in named or not (named or re.search(r"\d[./-]\d", text))
+        return bool(numbers & {year, year % 100}) and months and day in numbers
+    if found := _CLOCK.fullmatch(value):
+        hour, minute = map(int, found.groups()[:2])
+        hours = {hour, hour % 12 or 12}
+        said = bool(numbers & hours) or any(_is_said(each, words) for each in hours)
+        return said and (minute in numbers | {0} or _is_said(minute, words) or f" {_HALVES.get(minute)} " in words)
+    return True
 
 
 def _is_said(value: float, words: str) -> bool:
