@@ -802,6 +802,10 @@ def test_what_is_no_text_is_not_extracted_from() -> None:
             engine.extract(text, "who")  # type: ignore[arg-type]  # as a program without types does
     with pytest.raises(RequestError, match="one text"):
         next(engine.map("ab"))
+    with pytest.raises(RequestError, match="one text"):
+        engine.extract_many("ab", "who")
+    with pytest.raises(ConstraintError):
+        engine.extract_many(["ab"], {"type": "objekt"})
 
 
 def test_a_text_of_which_no_part_can_be_said_leaves_strings_free() -> None:

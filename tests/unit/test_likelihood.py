@@ -162,3 +162,13 @@ def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked
     assert engine.extract("1", {"const": 1}, seed=1).text == "1"
     engine.fill("a = {{b: int(1..2)}}", options=Options(seed=1))
     assert len(heard) == 2
+
+
+def test_many_texts_are_extracted_as_each_alone_and_a_text_that_fails_does_not_end_the_rest(engine: Engine) -> None:
+    texts = [TEXT, "Order 7 of 12", "", "x" * 100_000, TEXT]
+    found = [*engine.extract_many((text for text in texts), "qty int", at_once=3, seed=4, read_back=True)]
+    assert [isinstance(each, RequestError) for each in found] == [False, False, False, True, False]
+    for i in (0, 1, 4):
+        done, alone = found[i], engine.extract(texts[i], "qty int", seed=4 + i, read_back=True)
+        assert isinstance(done, Generation)
+        assert (done.text, done.guesses, done.seed) == (alone.text, alone.guesses, 4 + i)

@@ -24,6 +24,7 @@ class Engine(Core):
 
     generate = answers.generate
     extract = answers.extract
+    extract_many = answers.extract_many
     map = answers.map_requests
     stream = streams.stream
     variants = several.variants

@@ -1,4 +1,5 @@
-"""One answer, and many: what has to be checked is repaired (redraft.operations.repair)."""
+"""One answer, and many; fields out of one text, and of many. What has to be checked is repaired
+(redraft.operations.repair)."""
 
 from __future__ import annotations
 
@@ -82,17 +83,81 @@ def extract(
     shell does: both for nano, `verbatim` only where no answer becomes harder by it. Raises as `generate`; RequestError
     for what is no text, ConstraintError for one that is too long to copy from.
     """
+    held = replace(options, **_given({"seed": seed}))
+    request = _extraction(engine, plain_schema(schema), text, held, verbatim)
+    return _read(engine, request, repair(engine, request), read_back)
+
+
+def extract_many(
+    engine: Core,
+    texts: Iterable[str],
+    schema: Any,
+    *,
+    at_once: int = 32,
+    progress: bool = False,
+    seed: int | None = None,
+    read_back: bool | None = None,
+    verbatim: bool | None = None,
+    options: Options = DEFAULTS,
+) -> Iterator[Generation | RedraftError]:
+    """As `extract`, for each of many texts, in their order, side by side as `map` does.
+
+    A text that failed has its error in the place of its answer, and the others go on. The seed of the first text is
+    `seed`, that of each other one more. Raises RequestError for one text in place of several and for `at_once` below
+    1, ConstraintError for a schema that cannot be kept.
+    """
+    if isinstance(texts, str | bytes):
+        raise RequestError("the texts are one text; pass a list of them")
+    plain = plain_schema(schema)
+    engine.language(schema_source(plain))  # what cannot be kept would be every text's error
+    held = replace(options, **_given({"seed": seed}))
+    return _extracted(engine, texts, plain, held, (at_once, progress), (read_back, verbatim))
+
+
+def _extracted(
+    engine: Core,
+    texts: Iterable[str],
+    plain: Any,
+    options: Options,
+    pace: tuple[int, bool],
+    ways: tuple[bool | None, bool | None],
+) -> Iterator[Generation | RedraftError]:
+    """The answers of `extract_many`."""
+    taken, (at_once, progress), (again, verbatim) = deque[ResolvedRequest | RedraftError](), pace, ways
+
+    def asked() -> Iterator[ResolvedRequest | RedraftError]:
+        for number, text in enumerate(texts):
+            seed = None if options.seed is None else (options.seed + number) % 2**64
+            try:
+                taken.append(_extraction(engine, plain, text, replace(options, seed=seed), verbatim))
+            except RedraftError as error:
+                taken.append(error)
+            yield taken[-1]
+
+    with answers_bar(texts, progress) as advance:
+        for found in attempts(engine, asked(), at_once=at_once):
+            request = taken.popleft()
+            advance()
+            if isinstance(found, RedraftError) or isinstance(request, RedraftError):
+                yield found
+            else:
+                yield _read(engine, request, found, again)
+
+
+def _extraction(engine: Core, plain: Any, text: str, options: Options, verbatim: bool | None) -> ResolvedRequest:
+    """The request for the fields of a schema. Raises RequestError, ConstraintError."""
     if not isinstance(text, str):
         raise RequestError(f"the text to extract from is {text!r:.80}; it must be a string")
-    plain = plain_schema(schema)
-    held = replace(options, **_given({"seed": seed}))
-    language = held_to(engine, schema_source(plain), text, held, verbatim)
-    request = engine.resolve(Request(of_schema(plain, text), held, chat=True, constraint=language))
-    done = repair(engine, request)
-    if reads_back(engine, read_back, held):
+    language = held_to(engine, schema_source(plain), text, options, verbatim)
+    return engine.resolve(Request(of_schema(plain, text), options, chat=True, constraint=language))
+
+
+def _read(engine: Core, request: ResolvedRequest, done: Generation, again: bool | None) -> Generation:
+    """An answer, or what a second opinion makes of it."""
+    if reads_back(engine, again, request):
         with suppress(RedraftError):  # there is an answer all the same
             opinion = second_opinion(engine, request, done)
-            done = replace(opinion.done, guesses=tuple(opinion.guesses(engine.text)))
+            return replace(opinion.done, guesses=tuple(opinion.guesses(engine.text)))
     return done
 
 

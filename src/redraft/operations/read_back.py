@@ -52,7 +52,7 @@ class Opinion:
         return [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
 
 
-def reads_back(engine: Core, given: bool | None, options: Options) -> bool:
+def reads_back(engine: Core, given: bool | None, options: Options | ResolvedRequest) -> bool:
     """Whether an answer is read back: as given, else for a model asked by fields, if nothing limits its time."""
     return engine.by_fields and options.deadline_sec is None if given is None else given
 
