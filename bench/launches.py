@@ -181,7 +181,7 @@ def computed(config: ModelConfig) -> Iterator[dict[str, Any]]:
                     "canvases": canvases,
                     "card": card.name,
                     "launches": len(found),
-                    "floor_ms": round(1e3 * work.seconds(card, plan), 3),
+                    "floor_ms": round(1e3 * work.seconds(card), 3),
                     "full_rate_ms": round(1e3 * sum(one.seconds(card) for one in found), 3),
                     "least_ms": round(1e3 * least_seconds(found, card), 3),
                 }

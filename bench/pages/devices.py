@@ -14,7 +14,7 @@ from redraft.measure.record import Record, read_record
 from redraft.measure.roofline import CARDS, TOUCHED, Card, step_work
 from redraft.weights.memory import GIGABYTE, footprint
 from redraft.weights.place import Placement
-from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, PackingPlan, formats
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, formats
 
 SHAPE = Path("recipes") / "shapes" / "26b"
 USUAL = 2048
@@ -218,20 +218,18 @@ def _processor(record: Record) -> Iterator[str]:
     yield "Without `--plan` nothing is packed.\n"
 
 
-def _plans_of(config: ModelConfig) -> list[tuple[str, PackingPlan | None, Formats]]:
-    return [("bfloat16", None, {}), *((name, plan, formats(config, plan)) for name, plan in PLANS.items())]
+def _plans_of(config: ModelConfig) -> list[tuple[str, Formats]]:
+    return [("bfloat16", {}), *((name, formats(config, plan)) for name, plan in PLANS.items())]
 
 
 def _memory(config: ModelConfig) -> Iterator[str]:
     yield "Computed: the longest context of one request, its canvas included, up to the model's limit of 262,144\n"
     yield "tokens; then how many requests of 8,192 tokens fit at once. "
     yield '"host" is the context with `--offload experts`,\nwhere the card is too small without.\n\n'
-    names = [name for name, _, _ in _plans_of(config)]
+    names = [name for name, _ in _plans_of(config)]
     yield f"| card | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|\n"
     for card in CARDS:
-        yield (
-            f"| {card.name} | " + " | ".join(_fit(config, card, packed) for _, _, packed in _plans_of(config)) + " |\n"
-        )
+        yield (f"| {card.name} | " + " | ".join(_fit(config, card, packed) for _, packed in _plans_of(config)) + " |\n")
 
 
 def _fit(config: ModelConfig, card: Card, packed: Formats) -> str:
@@ -253,17 +251,17 @@ def _floors(config: ModelConfig) -> Iterator[str]:
     """A row for each card, a column for each plan."""
     yield FLOOR.format(touched=TOUCHED, experts=config.num_experts)
     plans = _plans_of(config)
-    yield f"| card | {' | '.join(name for name, _, _ in plans)} |\n{'|---' * (len(plans) + 1)}|\n"
+    yield f"| card | {' | '.join(name for name, _ in plans)} |\n{'|---' * (len(plans) + 1)}|\n"
     for card in CARDS:
-        yield f"| {card.name} | {' | '.join(_floor(config, card, plan, packed) for _, plan, packed in plans)} |\n"
+        yield f"| {card.name} | {' | '.join(_floor(config, card, packed) for _, packed in plans)} |\n"
 
 
-def _floor(config: ModelConfig, card: Card, plan: PackingPlan | None, packed: Formats) -> str:
+def _floor(config: ModelConfig, card: Card, packed: Formats) -> str:
     if _refused(card, packed) or footprint(config, torch.bfloat16, packed).longest_context(card.memory) is None:
         return ""
     work = partial(step_work, config, torch.bfloat16, packed, prefix=USUAL)
     steps = work(canvases=1, touched=TOUCHED / config.num_experts), work(canvases=1), work(canvases=8)
-    return " / ".join(f"{1e3 * step.seconds(card, plan):.1f}" for step in steps)
+    return " / ".join(f"{1e3 * step.seconds(card):.1f}" for step in steps)
 
 
 def _launched(config: ModelConfig, record: Record) -> Iterator[str]:
@@ -271,11 +269,11 @@ def _launched(config: ModelConfig, record: Record) -> Iterator[str]:
     found = {(row["card"], row["plan"], row["canvases"]): row for row in record.figures["rows"]}
     plans = _plans_of(config)
     yield LAUNCHED
-    yield f"| card | {' | '.join(name for name, _, _ in plans)} |\n{'|---' * (len(plans) + 1)}|\n"
+    yield f"| card | {' | '.join(name for name, _ in plans)} |\n{'|---' * (len(plans) + 1)}|\n"
     for card in CARDS:
         cells = []
-        for name, plan, packed in plans:
-            rows = [found[card.name, name, count] for count in (1, 8)] if _floor(config, card, plan, packed) else []
+        for name, packed in plans:
+            rows = [found[card.name, name, count] for count in (1, 8)] if _floor(config, card, packed) else []
             cells.append("; ".join(f"{row['least_ms']:.1f}, {row['least_ms'] / row['floor_ms']:.2f}" for row in rows))
         yield f"| {card.name} | {' | '.join(cells)} |\n"
 
@@ -301,7 +299,7 @@ def _steps(config: ModelConfig, record: Record) -> Iterator[str]:
         for count, step in found["steps"].items():
             share = found["experts_touched"]
             work = step_work(config, torch.bfloat16, packed, canvases=int(count), prefix=USUAL, touched=share)
-            cells += [f"{step['ms']:.1f}", f"{step['ms'] / 1e3 / work.seconds(card, form):.2f}"]
+            cells += [f"{step['ms']:.1f}", f"{step['ms'] / 1e3 / work.seconds(card):.2f}"]
         rows.append(f"| {' | '.join(cells)} |\n")
     one, eight = (_parts(record.figures["none"]["steps"][count]) for count in ("1", "8"))
     parts = [f"| {name} | {one[name]:.1f} | {eight[name]:.1f} |\n" for name in one]
@@ -348,7 +346,7 @@ def _plans(config: ModelConfig) -> Iterator[str]:
     yield "\n## Bytes\n\nComputed: weights in memory, in GB of 10^9 bytes, without the vision tower.\n\n"
     parts = list(footprint(config, torch.bfloat16, {}).weights)
     yield "| plan | " + " | ".join(parts) + " | all |\n|---" + "|---" * (len(parts) + 1) + "|\n"
-    for name, _, packed in _plans_of(config):
+    for name, packed in _plans_of(config):
         need = footprint(config, torch.bfloat16, packed)
         sizes = " | ".join(f"{need.weights[part] / GIGABYTE:.2f}" for part in parts)
         yield f"| {name} | {sizes} | {need.fixed / GIGABYTE:.2f} |\n"

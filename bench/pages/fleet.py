@@ -107,7 +107,7 @@ def _fits(config: ModelConfig, card: Card, packed: Formats, canvases: int) -> bo
 
 def _diffusion(config: ModelConfig, card: Card, name: str, canvases: int) -> float:
     work = step_work(config, torch.bfloat16, _packed(config, name), canvases=canvases, prefix=PREFIX)
-    return canvases * config.canvas_length / (STEPS * work.seconds(card, PLANS.get(name)))
+    return canvases * config.canvas_length / (STEPS * work.seconds(card))
 
 
 def _one_by_one(config: ModelConfig, card: Card, name: str, streams: int) -> float:
@@ -118,5 +118,5 @@ def _one_by_one(config: ModelConfig, card: Card, name: str, streams: int) -> flo
     read = sum(weights.values()) + streams * cache_bytes(config, torch.bfloat16, PREFIX)
     head = 2 * config.vocab_size * config.hidden_size
     flops = streams * (linear_flops(config) + head) + attention_flops(config, streams, PREFIX, 1)
-    plan = PLANS.get(name)
-    return streams / max(read / card.bandwidth, flops / card.peak(plan))
+    peak = card.fp8 if name == "fp8" and card.fp8 is not None else card.bf16
+    return streams / max(read / card.bandwidth, flops / peak)

@@ -12,7 +12,7 @@ from redraft.engine.memory import Demand, Ledger
 from redraft.measure.parameters import ParameterCount
 from redraft.measure.roofline import CARDS, OF_EXPERTS, TOUCHED, step_work
 from redraft.weights.memory import GIGABYTE, footprint
-from redraft.weights.plan import PLANS, Formats, fitting_plans
+from redraft.weights.plan import Formats, fitting_plans
 from redraft.weights.vision import vision_parameters
 
 SHOWN = ("bfloat16", "int8", "int4", "fp8", "nvfp4")
@@ -50,12 +50,11 @@ def floors(model: ModelConfig) -> Iterator[dict[str, Any]]:
         for name, packed in [("bfloat16", {}), *fitting_plans(model)]:
             if name not in SHOWN:
                 continue
-            plan = PLANS.get(name)
             eight = any(form.is_float for form in packed.values()) and card.fp8 is None
             if eight or footprint(model, torch.bfloat16, packed).longest_context(card.memory) is None:
                 continue
             works = [step_work(model, torch.bfloat16, packed, touched=share) for share in (TOUCHED / OF_EXPERTS, 1.0)]
-            touched, whole = (work.seconds(card, plan) * 1e3 for work in works)
+            touched, whole = (work.seconds(card) * 1e3 for work in works)
             yield {"card": card.name, "numbers": name, "ms_84_of_128": round(touched, 2), "ms_all": round(whole, 2)}
 
 

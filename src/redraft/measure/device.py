@@ -116,14 +116,14 @@ def device_card(
     for number, (count, prefix) in enumerate(fit, start=1):
         work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
         graphs = device.type == "cuda" and placement is Placement.DEVICE
-        row = partial(_row, work=work, card=card, plan=plan)
+        row = partial(_row, work=work, card=card)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
             timed.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
         if progress:
             progress("step", number, len(fit))
-    timed.take("encoding", partial(_encodes, model, packed, plan, card, touched, sent, runs))
-    timed.take("head", partial(_head_rows, model, card, plan, runs))
-    timed.take("held", partial(_held_rows, config, device, kernels.condition, card, plan, runs))
+    timed.take("encoding", partial(_encodes, model, packed, card, touched, sent, runs))
+    timed.take("head", partial(_head_rows, model, card, runs))
+    timed.take("held", partial(_held_rows, config, device, kernels.condition, card, runs))
     figures = {
         "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "bus": card.bus, "memory_free": free},
         "weights": need.weights,
@@ -274,7 +274,7 @@ def _step_rows(
 
 
 def _encodes(
-    model: DiffusionGemma, packed: Formats, plan: PackingPlan | None, card: Card, touched: float, sent: int, runs: int
+    model: DiffusionGemma, packed: Formats, card: Card, touched: float, sent: int, runs: int
 ) -> list[dict[str, Any]]:
     """A commit, and a chunk of prompt as long as four canvases, each behind a prefix that stands still."""
     found = []
@@ -284,26 +284,21 @@ def _encodes(
         tokens = torch.arange(rows, device=model.device) % model.config.vocab_size
         seconds = time_runs(partial(model, tokens, None, context), model.device, runs)
         work = encode_work(model.config, model.dtype, packed, rows=rows, prefix=prefix, touched=touched)
-        found.append(_row(what, 1, prefix, seconds, replace(work, sent=sent), card, plan) | {"rows": rows})
+        found.append(_row(what, 1, prefix, seconds, replace(work, sent=sent), card) | {"rows": rows})
     return found
 
 
-def _head_rows(model: DiffusionGemma, card: Card, plan: PackingPlan | None, runs: int) -> list[dict[str, Any]]:
+def _head_rows(model: DiffusionGemma, card: Card, runs: int) -> list[dict[str, Any]]:
     rows, table = model.config.canvas_length, model.table
     size, held = table.shape[0] * table.shape[1], table.num_bytes if isinstance(table, Packed) else table.nbytes
     hidden = torch.randn(rows, table.shape[1], dtype=model.dtype, device=model.device)
     seconds = time_runs(lambda: read(model, hidden), model.device, runs)
     work = StepWork(held, 4 * rows * size, 0)
-    return [_row("head", 1, 0, seconds, work, card, plan)]
+    return [_row("head", 1, 0, seconds, work, card)]
 
 
 def _held_rows(
-    config: ModelConfig,
-    device: torch.device,
-    given: ConditionKernels | None,
-    card: Card,
-    plan: PackingPlan | None,
-    runs: int,
+    config: ModelConfig, device: torch.device, given: ConditionKernels | None, card: Card, runs: int
 ) -> list[dict[str, Any]]:
     """Holding a canvas of noise to a schema of ten fields: with messages passed on the device, if there is a kernel for
     that, and what of it is that kernel; and with messages passed by the host. The floor is that of log-probabilities
@@ -321,7 +316,7 @@ def _held_rows(
             goal = language.start(_ROOM, kernels=one)
             seconds = time_runs(partial(_held, goal, log_p), device, runs)
             seconds = clocked.seconds[-runs:] if clocked is not None and what == "walk" else seconds
-            found.append(_row(what, 1, 0, seconds, StepWork(3 * log_p.nbytes, 0, 0), card, plan))
+            found.append(_row(what, 1, 0, seconds, StepWork(3 * log_p.nbytes, 0, 0), card))
     return found
 
 
@@ -351,10 +346,8 @@ class TimedWalk:
         return found
 
 
-def _row(
-    what: str, canvases: int, prefix: int, seconds: list[float], work: StepWork, card: Card, plan: PackingPlan | None
-) -> dict[str, Any]:
-    middle, floor = median(seconds), work.seconds(card, plan)
+def _row(what: str, canvases: int, prefix: int, seconds: list[float], work: StepWork, card: Card) -> dict[str, Any]:
+    middle, floor = median(seconds), work.seconds(card)
     return {
         "what": what,
         "canvases": canvases,

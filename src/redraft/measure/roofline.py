@@ -17,7 +17,7 @@ import torch
 from redraft.config import ModelConfig
 from redraft.measure.parameters import count_parameters
 from redraft.weights.memory import footprint
-from redraft.weights.plan import Formats, PackingPlan
+from redraft.weights.plan import Formats
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,6 @@ class Card:
     bf16: float
     fp8: float | None = None
     bus: float | None = None
-
-    def peak(self, plan: PackingPlan | None) -> float:
-        """Of the matmuls of a plan. Four-bit weights are unpacked and multiplied in bfloat16."""
-        eight = plan is not None and plan.name == "fp8"
-        return self.fp8 if eight and self.fp8 is not None else self.bf16
 
 
 # Dense rates without sparsity, from the vendor's data sheets; memory in bytes of 10^9.
@@ -66,18 +61,19 @@ class StepWork:
     eight_bit_flops: int
     sent: int = 0
 
-    def seconds(self, card: Card, plan: PackingPlan | None) -> float:
-        """The floor on a card. Matrices of an fp8 plan multiply at its rate, everything else in bfloat16."""
+    def seconds(self, card: Card) -> float:
+        """The floor on a card."""
         over_bus = self.sent / card.bus if card.bus else 0.0
-        return max(self.memory_seconds(card), self.compute_seconds(card, plan), over_bus)
+        return max(self.memory_seconds(card), self.compute_seconds(card), over_bus)
 
     def memory_seconds(self, card: Card) -> float:
         """Reading alone."""
         return self.num_bytes / card.bandwidth
 
-    def compute_seconds(self, card: Card, plan: PackingPlan | None) -> float:
-        """Arithmetic alone."""
-        return (self.flops - self.eight_bit_flops) / card.bf16 + self.eight_bit_flops / card.peak(plan)
+    def compute_seconds(self, card: Card) -> float:
+        """Arithmetic alone. Matrices in fp8 multiply at its rate, if the card has one; four-bit ones are unpacked and
+        multiply in bfloat16, as everything else does."""
+        return (self.flops - self.eight_bit_flops) / card.bf16 + self.eight_bit_flops / (card.fp8 or card.bf16)
 
 
 def step_work(
@@ -88,13 +84,11 @@ def step_work(
     canvases: int = 1,
     prefix: int = 2048,
     touched: float = 1.0,
-    head_passes: int = 1,
 ) -> StepWork:
-    """A denoising step of `canvases` canvases. `touched` is the share of experts read; `head_passes` over the table."""
+    """A denoising step of `canvases` canvases. `touched` is the share of experts read."""
     need = footprint(config, dtype, packed)
     weights = dict(need.weights)
     weights["experts"] = int(weights["experts"] * touched)
-    weights["embedding"] *= head_passes
     rows = canvases * config.canvas_length
     inner = linear_flops(config) * rows
     head = 2 * 2 * rows * config.vocab_size * config.hidden_size
