@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,11 @@ def test_doctor_sees_a_port_that_is_taken_and_a_model_that_is_not_there(capsys: 
     reported = capsys.readouterr().out
     assert "WRONG port" in reported
     assert "WRONG model: no model '/nowhere'\n      give 'nano' or 'nano-sudoku', an existing folder" in reported
+
+
+def test_doctor_goes_on_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["doctor", "--port", "0"]) == 1
+    reported = capsys.readouterr().out
+    assert "WRONG torch: cannot be imported" in reported
+    assert "port: 0 is free" in reported

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from redraft.cli.common import Commands, command, print_json
 from redraft.cli.serve import PORT
+from redraft.errors import RedraftError
 
 EPILOG = """Every line is a check: what was found, and where something is wrong, what to do. The exit code is 1 if
 anything keeps redraft from running. Nothing is changed and nothing is fetched.
@@ -46,53 +47,62 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
     found: list[Finding] = []
-    own = (lambda: _model(arguments.model), lambda: _port(arguments.port))
-    for check in (_python, _torch, _kernels, _load, _rows, _formats, *own):
-        for finding in check():
-            found.append(finding)
-            if not arguments.json:
-                mark = {"good": "ok   ", "slow": "slow ", "wrong": "WRONG"}[finding.state]
-                print(f"{mark} {finding.check}: {finding.found}")
-                if finding.remedy:
-                    print(f"      {finding.remedy}")
+    for finding in _findings(arguments.model, arguments.port):
+        found.append(finding)
+        if not arguments.json:
+            mark = {"good": "ok   ", "slow": "slow ", "wrong": "WRONG"}[finding.state]
+            print(f"{mark} {finding.check}: {finding.found}")
+            if finding.remedy:
+                print(f"      {finding.remedy}")
     if arguments.json:
         print_json([vars(finding) for finding in found])
     return int(any(finding.state == "wrong" for finding in found))
 
 
-def _python() -> Iterator[Finding]:
+def _findings(model: str, port: int) -> Iterator[Finding]:
+    """All checks; without torch those that need none."""
+    yield _python()
+    yield (torch := _torch())
+    has_torch = torch.state != "wrong"
+    if has_torch:
+        yield from _kernels()
+    yield _load()
+    if has_torch:
+        yield _rows()
+        yield _formats()
+        yield from _model(model)
+    yield _port(port)
+
+
+def _python() -> Finding:
     version = platform.python_version()
     fits = sys.version_info >= (3, 11)
-    yield Finding("Python", "good" if fits else "wrong", version, "" if fits else "install Python 3.11 or newer")
+    return Finding("Python", "good" if fits else "wrong", version, "" if fits else "install Python 3.11 or newer")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Finding:
     try:
         import torch
     except Exception as error:  # a broken install fails in any way
-        yield Finding("torch", "wrong", f"cannot be imported ({error})", "install it again: pip install 'torch>=2.11'")
-        return
+        return Finding("torch", "wrong", f"cannot be imported ({error})", "install it again: pip install 'torch>=2.11'")
     build = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     if torch.cuda.is_available():
-        yield Finding("torch", "good", f"{build}, {torch.cuda.get_device_name(0)}")
-    else:
-        from redraft.weights.defaults import unusable_driver
+        return Finding("torch", "good", f"{build}, {torch.cuda.get_device_name(0)}")
 
-        found, _, remedy = unusable_driver().partition("; ")
-        build += "" if torch.version.cuda is None else ", built for CUDA"
-        yield Finding("torch", "slow" if found else "good", f"{build}; {found}" if found else build, remedy)
+    from redraft.weights.defaults import unusable_driver
+
+    found, _, remedy = unusable_driver().partition("; ")
+    build += "" if torch.version.cuda is None else ", built for CUDA"
+    return Finding("torch", "slow" if found else "good", f"{build}; {found}" if found else build, remedy)
 
 
 def _kernels() -> Iterator[Finding]:
     """What loads on a GPU found of our kernels, from the user's cache."""
-    try:
-        import torch
+    import torch
 
-        from redraft.engine.kernel_check import AGREES, known
+    from redraft.engine.kernel_check import AGREES, known
 
-        if not torch.cuda.is_available():
-            return
-    except Exception:  # another check reports what cannot be imported
+    if not torch.cuda.is_available():
         return
     card = torch.cuda.get_device_name(0)
     found = [(where, parts) for where, parts in known() if where.startswith(f"{card},")]
@@ -107,43 +117,38 @@ def _kernels() -> Iterator[Finding]:
             yield Finding("kernels", "good", f"{where}: {', '.join(parts)} agree with plain torch")
 
 
-def _load() -> Iterator[Finding]:
+def _load() -> Finding:
     cores, busy = os.cpu_count() or 1, os.getloadavg()[0]
     idle = min(8, max(1, round(cores - busy)))
     said = f"{cores} cores, {busy:.1f} busy, so commands use {idle} thread{'s' if idle > 1 else ''} by default"
     slow = busy > cores * 0.75
-    yield Finding("load", "slow" if slow else "good", said, "other programs keep this machine busy" if slow else "")
+    return Finding("load", "slow" if slow else "good", said, "other programs keep this machine busy" if slow else "")
 
 
-def _rows() -> Iterator[Finding]:
+def _rows() -> Finding:
     """Whether an answer can depend on its neighbours in a batch here. It runs before any product: see model/sums.py."""
-    try:
-        import torch
+    import torch
 
-        from redraft.model.linear import multiply
-    except Exception:  # another check reports what cannot be imported
-        return
+    from redraft.model.linear import multiply
+
     torch.set_num_threads(min(8, os.cpu_count() or 1))
     x, weight = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
     whole, few = multiply(x, weight), range(1, ROWS, 7)
     if all(torch.equal(multiply(x[:rows], weight), whole[:rows]) for rows in few):
-        yield Finding("batches", "good", "products have the same bits however many rows they have")
-    else:
-        said = "a product's last bits depend on how many rows it has, so answers may depend on what else runs"
-        yield Finding("batches", "slow", said, "use --threads 1 where an answer has to repeat")
+        return Finding("batches", "good", "products have the same bits however many rows they have")
+    said = "a product's last bits depend on how many rows it has, so answers may depend on what else runs"
+    return Finding("batches", "slow", said, "use --threads 1 where an answer has to repeat")
 
 
-def _formats() -> Iterator[Finding]:
+def _formats() -> Finding:
     """Which number format is quick here, by a short measurement: the smaller one often is not."""
-    try:
-        import torch
-    except Exception:  # another check reports what cannot be imported
-        return
+    import torch
+
     torch.set_num_threads(1)
     millis = {name: _matmul_ms(getattr(torch, name)) for name in ("float32", "bfloat16")}
     best = min(millis, key=lambda name: millis[name])
     said = ", ".join(f"{name} {ms:.1f} ms" for name, ms in millis.items())
-    yield Finding("number formats", "good", f"a {ROWS} x {WIDTH} x {WIDTH} matmul takes {said}; use --dtype {best}")
+    return Finding("number formats", "good", f"a {ROWS} x {WIDTH} x {WIDTH} matmul takes {said}; use --dtype {best}")
 
 
 def _matmul_ms(dtype: Any) -> float:
@@ -161,17 +166,15 @@ def _matmul_ms(dtype: Any) -> float:
 
 
 def _model(name: str) -> Iterator[Finding]:
-    from redraft.errors import RedraftError
+    import torch
+
+    from redraft.config import read_config
+    from redraft.text import read_text
+    from redraft.weights.gguf import open_source
+    from redraft.weights.memory import free_memory
+    from redraft.weights.source import locate
 
     try:
-        import torch
-
-        from redraft.config import read_config
-        from redraft.text import read_text
-        from redraft.weights.gguf import open_source
-        from redraft.weights.memory import free_memory
-        from redraft.weights.source import locate
-
         folder = locate(name)
         config = read_config(folder)
         text = read_text(folder, config)
@@ -194,13 +197,11 @@ def _model(name: str) -> Iterator[Finding]:
         yield Finding("chat template", "slow", "there is none", "conversations are refused; use /v1/completions")
 
 
-def _port(port: int) -> Iterator[Finding]:
-    with socket.socket() as tried:
-        try:
+def _port(port: int) -> Finding:
+    try:
+        with socket.socket() as tried:
             tried.bind(("127.0.0.1", port))
-        except (OSError, OverflowError) as error:
-            yield Finding(
-                "port", "wrong", f"{port} cannot be used ({error})", "use redraft serve --port 0, or stop its owner"
-            )
-            return
-    yield Finding("port", "good", f"{port} is free")
+    except (OSError, OverflowError) as error:
+        remedy = "use redraft serve --port 0, or stop its owner"
+        return Finding("port", "wrong", f"{port} cannot be used ({error})", remedy)
+    return Finding("port", "good", f"{port} is free")
