@@ -143,14 +143,14 @@ def cluster_of(*cpus: float, answer: tuple[str, str | None] | Exception = (__ver
 )
 def test_a_node_that_would_fail_is_named(answer: tuple[str, str | None] | Exception, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        check_nodes(cluster_of(2, answer=answer), Fleet(), wanted=2)
+        check_nodes(cluster_of(2, answer=answer), Fleet(replicas=2))
 
 
 @scale
 def test_a_node_that_has_gone_or_hangs() -> None:
-    check_nodes(cluster_of(2, answer=LookupError()), Fleet(), wanted=2)
+    check_nodes(cluster_of(2, answer=LookupError()), Fleet(replicas=2))
     with pytest.raises(RunError, match=r"node 10\.0\.0\.7 did not answer within 180 s; see ray status"):
-        check_nodes(cluster_of(2, answer=TimeoutError()), Fleet(), wanted=2)
+        check_nodes(cluster_of(2, answer=TimeoutError()), Fleet(replicas=2))
 
 
 @scale
@@ -189,9 +189,9 @@ def test_a_cluster_of_another_version_is_refused_in_a_sentence(monkeypatch: pyte
 
 @scale
 def test_a_replica_does_not_spread_over_nodes() -> None:
-    check_nodes(cluster_of(3, 3), Fleet(cpus=3), wanted=2)
+    check_nodes(cluster_of(3, 3), Fleet(cpus=3, replicas=2))
     with pytest.raises(RequestError, match="2 replicas of 3 CPU each do not fit on the cluster, which has room for 1"):
-        check_nodes(cluster_of(4, 2), Fleet(cpus=3), wanted=2)
+        check_nodes(cluster_of(4, 2), Fleet(cpus=3, replicas=2))
 
 
 @scale

@@ -158,7 +158,7 @@ def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]]) ->
         raise RequestError("--ray was given with --causal, or for a file with images; leave --ray out")
     fleet = fleet_of(arguments, Settings(("*",), preset=arguments.preset, version=__version__))
     with joined(arguments.address) as ray:
-        check_nodes(ray, fleet, wanted=fleet.replicas)
+        check_nodes(ray, fleet)
         from redraft.distributed.batch import answers
 
         fields = {} if arguments.steps is None else {"max_steps": arguments.steps}

@@ -126,7 +126,7 @@ def _fleet(arguments: argparse.Namespace) -> Done:
     fleet = fleet_of(arguments, served(arguments))
     folder = here if (here := Path(arguments.source)).is_dir() else here.parent
     with joined(arguments.address) as ray, as_files(ray, arguments.source, arguments.target) as (source, target):
-        check_nodes(ray, fleet, wanted=fleet.replicas)
+        check_nodes(ray, fleet)
         from redraft.distributed.batch import answers
 
         async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
@@ -155,7 +155,6 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row, and so does a failure at that row; a server that does not answer at
     all ends the run, to be resumed."""
     from redraft.cli.rows import ELSEWHERE, answer_rows, with_images
-    from redraft.errors import RequestError
     from redraft.measure.remote import Remote, StatusError, encoded
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row

@@ -94,16 +94,16 @@ def _check_address(address: str | None) -> None:
         ) from None
 
 
-def check_nodes(ray: Any, fleet: Fleet, *, wanted: int) -> None:
-    """Raise RequestError for a cluster that cannot hold `wanted` replicas, or where one would fail to load."""
+def check_nodes(ray: Any, fleet: Fleet) -> None:
+    """Raise RequestError for a cluster that cannot hold the replicas, or where one would fail to load."""
     each = {name: one for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0}
     nodes = [node for node in ray.nodes() if node["Alive"]]
     fits = [int(min(node["Resources"].get(name, 0.0) / one for name, one in each.items())) for node in nodes]
-    if sum(fits) < wanted:
+    if sum(fits) < fleet.replicas:
         said = " and ".join(f"{one:g} {name}" for name, one in each.items())
         raise RequestError(
-            f"{wanted} replica{'s' if wanted > 1 else ''} of {said} each do not fit on the cluster, which has room for "
-            f"{sum(fits)}; lower --replicas, give a replica less, or add nodes"
+            f"{fleet.replicas} replica{'s' if fleet.replicas > 1 else ''} of {said} each do not fit on the cluster,"
+            f" which has room for {sum(fits)}; lower --replicas, give a replica less, or add nodes"
         )
     for node in (node for node, many in zip(nodes, fits, strict=True) if many):
         _look(ray, node["NodeManagerAddress"], node["NodeID"], fleet)
@@ -146,7 +146,7 @@ def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, read
     Raises RequestError for a cluster or an address that cannot be used, RunError for replicas that do not start.
     """
     with joined(address) as ray:
-        check_nodes(ray, fleet, wanted=fleet.replicas)
+        check_nodes(ray, fleet)
         from ray import serve
         from ray.serve.schema import LoggingConfig
 
