@@ -65,8 +65,12 @@ def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: st
 def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
+    return engine_of(arguments)
 
-    from redraft.engine.settings import LoopConfig
+
+def engine_of(arguments: argparse.Namespace, progress: Callable[[int, int], None] | None = None) -> Engine:
+    """The same behind `set_up`, which is for the main thread."""
+    from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
     from redraft.operations.engine import Engine
 
     return Engine.load(
@@ -76,8 +80,11 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
         report=note,
-        progress=loaded,
-        loop=LoopConfig(graphs=False if arguments.no_graphs else None),
+        progress=progress or loaded,
+        loop=LoopConfig(
+            max_running=getattr(arguments, "max_running", DEFAULT_LOOP.max_running),
+            graphs=False if arguments.no_graphs else None,
+        ),
         experts=experts_of(arguments),
     )
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.common import Commands, command, loaded, note, print_json, set_up
-from redraft.cli.flags import experts_of, model_flags, sampling_flags
+from redraft.cli.common import Commands, command, engine_of, loaded, note, print_json, set_up
+from redraft.cli.flags import model_flags, sampling_flags
 from redraft.cli.fleet import config_of, fleet_of, ray_flags, wants_ray
 from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
@@ -95,9 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _fleet(arguments)
     set_up(arguments.threads)
 
-    from redraft.engine.settings import LoopConfig
     from redraft.engine.warm import warm_up
-    from redraft.operations.engine import Engine
     from redraft.server.http.process import serve
     from redraft.server.http.service import Service
 
@@ -106,17 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress(done, total)
             loaded(done, total)
 
-        engine = Engine.load(
-            arguments.model,
-            device=arguments.device,
-            dtype=arguments.dtype,
-            plan=arguments.plan,
-            adapter=arguments.adapter,
-            report=note,
-            progress=report,
-            loop=LoopConfig(max_running=arguments.max_running, graphs=False if arguments.no_graphs else None),
-            experts=experts_of(arguments),
-        )
+        engine = engine_of(arguments, report)
         warm_up(engine, note)
         return engine
 
@@ -225,9 +213,6 @@ def _say(engine: Engine, url: str, *, keyed: bool) -> None:
     model, key = engine.model, " -H 'authorization: Bearer YOUR-KEY'" if keyed else ""
     bits = str(model.dtype).removeprefix("torch.")
     body = TRY_SUDOKU if engine.folder is not None and engine.folder.name == "nano-sudoku" else TRY
-    print(f"redraft: serving {engine.folder or 'a model'} on {model.device}, {bits}", file=sys.stderr)
-    print(
-        f"redraft: try  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'",
-        file=sys.stderr,
-    )
+    note(f"serving {engine.folder or 'a model'} on {model.device}, {bits}")
+    note(f"try  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'")
     print(url, flush=True)
