@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from redraft.cli.common import image_part, print_json, progress, read_prompt, tame
 from redraft.cli.constraint_flags import read_schema
-from redraft.cli.flags import experts_of
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def bench_remote(backend: Backend, arguments: argparse.Namespace) -> Record:
     if arguments.runs is not None and arguments.prompts is not None:
         raise RequestError("--runs and --prompts were both given; each line is a run: leave --runs out")
     prompts = held_out(arguments.runs or 30) if arguments.prompts is None else _lines(arguments.prompts)
-    engine = Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+    engine = Engine.load(arguments.model, device="cpu", dtype=arguments.dtype)
     with asking(backend) as ask:
         return bench_beside(
             engine,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from redraft.cli.backend import backend_of, bench_remote
 from redraft.cli.common import Commands, command, loaded, note, print_json, progress, set_up
 from redraft.cli.flags import backend_flags, experts_of, model_flags
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
@@ -149,8 +148,6 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     from redraft.weights.source import locate
 
     folder, runs = locate(arguments.model), arguments.runs or PASSES
-    dtype = _dtype(arguments, folder)
-    rate = arguments.rate or RATE
     if (backend := backend_of(arguments, beside=True)) is not None:
         yield bench_remote(backend, arguments)
     elif arguments.device_card:
@@ -160,23 +157,22 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     elif arguments.dial is not None:
         yield _dial(arguments, folder)
     else:
+        dtype, rate = _dtype(arguments, folder), arguments.rate or RATE
         for scenario in find_scenarios(arguments.scenario or ["one"]):
             yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
 
 
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
     from redraft.engine.knee import knee_key, write_knee
-    from redraft.errors import RunError
     from redraft.measure.knee import bench_knee
 
-    plan = arguments.plan
-    dtype = _dtype(arguments, folder)
+    plan, dtype = arguments.plan, _dtype(arguments, folder)
     record = bench_knee(folder, runs=runs, dtype=dtype, plan=plan, progress=progress)
     try:
         path = write_knee(knee_key(folder, dtype, "cpu", plan), record.figures["knee_rows"])
-        print(f"redraft: kept in {path} for loads in these numbers with as many threads", file=sys.stderr)
+        note(f"kept in {path} for loads in these numbers with as many threads")
     except RunError as error:  # what has been measured is worth printing all the same
-        print(f"redraft: {error}", file=sys.stderr)
+        note(str(error))
     return record
 
 
@@ -185,20 +181,20 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
     from redraft.measure.dial import bench_dial
     from redraft.operations.engine import Engine
 
-    engine = Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+    engine = Engine.load(arguments.model, device="cpu", dtype=arguments.dtype)
     dial, record = bench_dial(folder, engine, count=arguments.dial, progress=progress)
-    print(f"redraft: kept in {write_dial(dial, folder)}; --effort walks it", file=sys.stderr)
+    note(f"kept in {write_dial(dial, folder)}; --effort walks it")
     return record
 
 
 def _dtype(arguments: argparse.Namespace, folder: Path) -> str:
-    """The number format by its name, for records; a device card asks the device, too."""
+    """The number format by its name, for records."""
     import torch
 
     from redraft.config import read_config
     from redraft.weights.defaults import dtype_name, dtype_of
 
-    if arguments.dtype != "auto" or arguments.device_card:
+    if arguments.dtype != "auto":
         return str(arguments.dtype)
     return dtype_name(dtype_of("auto", folder, read_config(folder).model, torch.device("cpu")))
 

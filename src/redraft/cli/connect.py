@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from redraft.cli.common import Commands, command, print_json
+from redraft.cli.common import Commands, command, note, print_json
 from redraft.cli.serve import PORT
 from redraft.errors import RequestError
 
@@ -70,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(tool.lines(place))
     if tool.file is not None:
-        print(f"redraft: these lines belong in ~/{tool.file}", file=sys.stderr)
+        note(f"these lines belong in ~/{tool.file}")
     if tool.note:
-        print(f"redraft: {tool.note}", file=sys.stderr)
+        note(tool.note)
     return 0
 
 
