@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, load_engine, print_json
 from redraft.cli.flags import model_flags
+from redraft.errors import RequestError
 from redraft.prompts import BEGINNINGS
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer, show, tabulate."""
-    from redraft.errors import RequestError
     from redraft.tasks import names
 
     if not 1 <= arguments.count <= 10_000:

@@ -10,6 +10,7 @@ from redraft.cli.file_lines import PLACE_HELP, read_lines
 from redraft.cli.flags import model_flags
 from redraft.cli.infill import gap_constraint, gap_flags, gap_options, show
 from redraft.cli.trace import traced
+from redraft.errors import RequestError
 
 EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
 --strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 rewrites. The result is a diff on
@@ -38,9 +39,6 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, revise, print, write."""
     source = read_lines(arguments.place, to_write=arguments.write)
-
-    from redraft.errors import RequestError
-
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     constraint = gap_constraint(arguments)

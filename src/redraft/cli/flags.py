@@ -136,13 +136,11 @@ class _Model(argparse.Action):
         namespace.model = namespace.model_given = values
 
 
-def named_model(
-    parser: argparse.ArgumentParser, text: str, *, default: str | None = "nano", name: str = "MODEL"
-) -> None:
+def named_model(parser: argparse.ArgumentParser, text: str, *, default: str | None = "nano") -> None:
     """`--model`, and the same as a positional word."""
     # Suppressed: a word that is not there would write its default over the flag's value.
-    parser.add_argument("model", nargs="?", action=_Model, default=argparse.SUPPRESS, metavar=name, help=text)
-    parser.add_argument("--model", action=_Model, default=default, metavar=name, help="the same as a flag")
+    parser.add_argument("model", nargs="?", action=_Model, default=argparse.SUPPRESS, metavar="MODEL", help=text)
+    parser.add_argument("--model", action=_Model, default=default, metavar="MODEL", help="the same as a flag")
 
 
 def need_model(arguments: argparse.Namespace) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, print_json, tame
 from redraft.cli.flags import MODEL, PACKING, named_model
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.config import ModelConfig
@@ -47,7 +48,6 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Describe."""
     from redraft.config import read_config
-    from redraft.errors import RequestError
     from redraft.measure.description import describe
     from redraft.measure.parameters import count_parameters, stored_bytes
     from redraft.weights.source import WeightSource, has_weights, locate
@@ -80,7 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _ledger(arguments: argparse.Namespace, folder: Path, model: ModelConfig, size: float | None) -> dict[str, Any]:
     """The ledger of the model on a device, or in `size` GB of one."""
-    from redraft.errors import RequestError
     from redraft.measure.description import book
     from redraft.weights.defaults import device_of, dtype_of
     from redraft.weights.gguf import open_source

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, new_folder, print_json, show
 from redraft.cli.flags import named_model, need_model
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
@@ -43,7 +44,6 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write, and score if asked to."""
-    from redraft.errors import RequestError
     from redraft.tasks import names, task
 
     if arguments.eval is not None and arguments.eval < 1:

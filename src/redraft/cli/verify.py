@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from redraft.cli.common import Commands, command, load_engine, print_json
 from redraft.cli.flags import model_flags
+from redraft.errors import RunError
 
 EPILOG = """Both are shown the same canvas and the same previous logits at every step, so differences cannot add up.
 transformers also runs with eager attention and with eager experts, which should change nothing: the
@@ -33,7 +34,6 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare and judge: exit 1 if the difference is beyond what transformers' own rounding explains."""
-    from redraft.errors import RunError
     from redraft.measure.verify import MULTIPLE, verify
     from redraft.weights.source import locate
 
