@@ -68,16 +68,16 @@ def answers(engine: Engine, task: Sudoku, examples: list[Example], seed: int) ->
     width = -(-(task.size * (task.size + 1)) // 16) * 16
     canvas = Options(preset="reference", canvas=width, max_tokens=width)
 
-    def run(options: Options, steps: int | None, pin: bool = False) -> list[tuple[Example, Trial]]:
+    def run(options: Options, pin: bool = False) -> list[tuple[Example, Trial]]:
         found = []
         for i, example in enumerate(examples):
             wanted = replace(options, seed_canvas=pinned(engine, task, example)) if pin else options
-            found.append((example, attempt(engine, task, example, seed=seed + i, steps=steps, options=wanted)))
+            found.append((example, attempt(engine, task, example, replace(wanted, seed=seed + i))))
         return found
 
-    found = {f"{cap} steps": run(canvas, cap) for cap in CAPS}
-    found["pinned"] = run(canvas, CAPS[-1], pin=True)
-    found["causal"] = run(Options(causal=True, max_tokens=width), None)
+    found = {f"{cap} steps": run(replace(canvas, steps=cap)) for cap in CAPS}
+    found["pinned"] = run(replace(canvas, steps=CAPS[-1]), pin=True)
+    found["causal"] = run(Options(causal=True, max_tokens=width))
     return found
 
 

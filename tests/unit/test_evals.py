@@ -63,9 +63,9 @@ def test_averages_are_over_examples_and_rates_over_sums(done: Generation) -> Non
 
 
 def test_an_evaluation_can_be_repeated_and_told() -> None:
-    engine, seen, how = redraft.load("nano-sudoku"), [], Options(preset="reference")
+    engine, seen, how = redraft.load("nano-sudoku"), [], Options(preset="reference", steps=2)
     one, again = (
-        evaluate(engine, task("records"), 3, seed=5, steps=2, options=how, progress=lambda _, *done: seen.append(done))
+        evaluate(engine, task("records"), 3, seed=5, options=how, progress=lambda _, *done: seen.append(done))
         for _ in range(2)
     )
     assert seen == [(1, 3), (2, 3), (3, 3)] * 2
@@ -76,7 +76,7 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
         again.tokens_per_forward,
     )
     assert one.mean_steps <= 2
-    kept = record([one], model="/some/where/nano", seed=5, steps=2, options=how)
+    kept = record([one], model="/some/where/nano", seed=5, options=how)
     assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
     assert kept.figures["records"]["count"] == 3
     assert "3 held-out examples" in kept.summary[0].figure
@@ -93,7 +93,7 @@ def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     found = evaluate(engine, sudoku, 30, seed=3, pin=True)
     assert found.task == "sudoku-4x4, clues pinned"
     assert found.parts["clues_kept"] == 1.0
-    kept = record([found], model="nano", seed=3, steps=None, pin=True)
+    kept = record([found], model="nano", seed=3, pin=True)
     assert kept.name == "eval-nano-pinned"
     assert kept.summary[0].value.endswith("clues kept 100.0%")
 

@@ -84,18 +84,18 @@ def run(arguments: argparse.Namespace) -> int:
     if (backend := backend_of(arguments)) is not None:
         _show(evaluate_remote(backend, arguments), as_json=arguments.json)
         return 0
-    engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
-    options = Options(preset=arguments.preset, causal=arguments.causal)
+    engine, seed = load_engine(arguments), arguments.seed
+    options = Options(steps=arguments.steps, preset=arguments.preset, causal=arguments.causal)
     if not options.causal:  # by its name, for the record
         options = replace(options, preset=preset_name(options, engine.config.generation))
     found = [
-        evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
+        evaluate(engine, one, arguments.count, seed=seed, options=options, pin=pin, progress=progress)
         for one in chosen
         for pin in ((False, True) if arguments.pin else (False,))
     ]
     _show(found, as_json=arguments.json)
     if arguments.record:
-        taken = record(found, model=arguments.model, **how, options=options, pin=arguments.pin)
+        taken = record(found, model=arguments.model, seed=seed, options=options, pin=arguments.pin)
         write_record(taken, arguments.record)
     return 0
 
@@ -125,13 +125,9 @@ def _rows(arguments: argparse.Namespace) -> int:
     if wants_ray(arguments):
         _show([_on_ray(arguments, rows)], as_json=arguments.json)
         return 0
-    options = Options(preset=arguments.preset, causal=arguments.causal)
-    how = {"seed": arguments.seed, "steps": arguments.steps}
-    engine = load_engine(arguments)
-    _show(
-        [evaluate_rows(engine, arguments.file.name, rows, **how, options=options, progress=progress)],
-        as_json=arguments.json,
-    )
+    options = Options(steps=arguments.steps, preset=arguments.preset, causal=arguments.causal)
+    how = {"seed": arguments.seed, "options": options, "progress": progress}
+    _show([evaluate_rows(load_engine(arguments), arguments.file.name, rows, **how)], as_json=arguments.json)
     return 0
 
 
@@ -183,11 +179,8 @@ def _show(found: list[Evaluation], *, as_json: bool) -> None:
     if as_json:  # null is what another server does not report
         optional = ("mean_steps", "tokens_per_forward", "tokens_per_sec")
         print_json([asdict(one) | {name: getattr(one, name) or None for name in optional} for one in found])
-    else:
-        _table(found)
+        return
 
-
-def _table(found: list[Evaluation]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -55,23 +55,22 @@ def evaluate(
     count: int,
     *,
     seed: int = 0,
-    steps: int | None = None,
     options: Options = DEFAULTS,
     pin: bool = False,
     progress: Progress = silent,
 ) -> Evaluation:
     """Answer `count` held-out examples through the chat template and score them.
 
-    Example i is sampled with seed + i; `steps` and the other `options` are the same for all, `max_tokens` is the task's
-    `room` unless it is given. With `pin` what is known of each answer beforehand is pinned; raises RequestError for a
-    task of whose answers nothing is.
+    Example i is sampled with seed + i; the other `options` are the same for all, `max_tokens` is the task's `room`
+    unless it is given. With `pin` what is known of each answer beforehand is pinned; raises RequestError for a task of
+    whose answers nothing is.
     """
     trials = []
     options = replace(options, max_tokens=room(engine, task)) if options.max_tokens is None else options
     for i, example in zip(range(count), task.examples("held_out", seed), strict=False):
         seed_canvas = pinned(engine, task, example) if pin else options.seed_canvas
-        changed = replace(options, seed_canvas=seed_canvas)
-        trials.append(attempt(engine, task, example, seed=seed + i, steps=steps, options=changed))
+        own = replace(options, seed=seed + i, seed_canvas=seed_canvas)
+        trials.append(attempt(engine, task, example, own))
         progress("example", i + 1, count)
     return summarise(f"{task.name}, clues pinned" if pin else task.name, trials)
 
@@ -102,14 +101,11 @@ def pinned(engine: Engine, task: Task, example: Example) -> SeedCanvas:
     return SeedCanvas(pins)
 
 
-def attempt(
-    engine: Engine, task: Task, example: Example, *, seed: int, steps: int | None = None, options: Options = DEFAULTS
-) -> Trial:
+def attempt(engine: Engine, task: Task, example: Example, options: Options) -> Trial:
     """Answer one example; a gap in a text at its right width. Raises RequestError for a gap and the causal mode."""
     if example.suffix is not None:
-        return _filled(engine, task, example, replace(options, seed=seed, steps=steps))
-    request = engine.resolve(Request(example.prompt, chat=True, options=replace(options, seed=seed, steps=steps)))
-    done = engine.run(request)
+        return _filled(engine, task, example, options)
+    done = engine.run(Request(example.prompt, chat=True, options=options))
     return Trial(example, done, task.score(example, done.text))
 
 
@@ -129,7 +125,6 @@ def evaluate_rows(
     rows: Sequence[Sequence[Message]],
     *,
     seed: int = 0,
-    steps: int | None = None,
     options: Options = DEFAULTS,
     progress: Progress = silent,
 ) -> Evaluation:
@@ -140,7 +135,7 @@ def evaluate_rows(
     requests, trials = [], []
     for i, row in enumerate(rows):
         try:
-            requests.append(engine.resolve(Request(row[:-1], replace(options, seed=seed + i, steps=steps))))
+            requests.append(engine.resolve(Request(row[:-1], replace(options, seed=seed + i))))
         except CallerError as error:
             raise type(error)(f"row {i + 1}: {error}") from None
     for i, (row, request) in enumerate(zip(rows, requests, strict=True)):
@@ -153,18 +148,14 @@ def evaluate_rows(
 def compared(right: str, answer: str) -> Score:
     """An answer beside the right one: equal but for space around it, or as JSON; of an object, the share of fields."""
     wanted, found = _value(right), _value(answer)
+    has = found if isinstance(found, dict) else {}
     try:
-        return _compared(right, answer, wanted, found)
+        if not isinstance(wanted, dict):
+            return Score(right.strip() == answer.strip() or (wanted is not None and _same(wanted, found)), {})
+        shared = share([name in has and _same(has[name], wanted[name]) for name in wanted])
+        return Score(_same(wanted, found), {"fields": shared})
     except RecursionError:
         return Score(False, {})
-
-
-def _compared(right: str, answer: str, wanted: Any, found: Any) -> Score:
-    if not isinstance(wanted, dict):
-        return Score(right.strip() == answer.strip() or (wanted is not None and _same(wanted, found)), {})
-    has = found if isinstance(found, dict) else {}
-    shared = share([name in has and _same(has[name], wanted[name]) for name in wanted])
-    return Score(_same(wanted, found), {"fields": shared})
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -239,7 +230,6 @@ def record(
     *,
     model: str,
     seed: int,
-    steps: int | None,
     options: Options = DEFAULTS,
     pin: bool = False,
 ) -> Record:
@@ -247,7 +237,7 @@ def record(
     name = Path(model).name
     sampler = "causal" if options.causal else "pinned" if pin else options.preset or "default"
     how = "" if sampler in ("reference", "pinned") else f" ({sampler})"
-    about = {"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler}
+    about = {"model": name, "split": "held_out", "seed": seed, "steps": options.steps, "sampler": sampler}
     return new_record(
         f"eval-{name}" + (f"-{sampler}" if how or pin else ""),
         workload=about | {"max_tokens": "the checkpoint's own, or whole canvases that hold every answer of the task"},
