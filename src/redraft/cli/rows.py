@@ -62,13 +62,12 @@ class Done:
     forwards: int = 0
     failed: tuple[str, ...] = ()
 
-    def after(self, line: Mapping[str, Any]) -> Done:
+    def after(self, status: int, body: Mapping[str, Any]) -> Done:
         """With one line more. What another server counts need not be a number."""
-        body = line["response"]["body"]
         usage = body.get("usage")
         counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
-        wrong = line["response"]["status_code"] != 200
+        wrong = status != 200
         failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
         return Done(
             self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards, failed[:MOST_FAILED]
@@ -216,7 +215,7 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
             said = f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of"
             kept = f"name another output, or keep the first {done.rows} lines of this one"
             raise RequestError(f"{said} another file; {kept}")
-        done, end = done.after({"response": msgspec.to_builtins(found.response)}), end + len(line)
+        done, end = done.after(found.response.status_code, found.response.body), end + len(line)
         if not line.endswith(b"\n"):
             out.write(b"\n")
             end += 1
@@ -272,20 +271,19 @@ async def _write(
     settings: Settings | None,
     report: Callable[[Done], None],
 ) -> Done:
-    async for one in answers:
-        line = _line(one, done.rows, settings)
-        data = _written(line)
+    async for row, status, body in answers:
+        data = _line((row, status, body), done.rows, settings)
         if len(data) > MOST_ANSWER_BYTES:
             refused = ApiError(400, f"the answer has {len(data)} bytes; at most {MOST_ANSWER_BYTES}: ask for less")
-            line = _line((one[0], refused.status, refused.body), done.rows, settings)
-            data = _written(line)
+            status, body = refused.status, refused.body
+            data = _line((row, status, body), done.rows, settings)
         _check_place(out)
         try:
             out.write(data)
             out.flush()
         except OSError as error:
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
-        done = done.after(line)
+        done = done.after(status, body)
         report(done)
     _check_place(out)
     out.flush()
@@ -312,11 +310,11 @@ async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
         return row, refusal.status, refusal.body
 
 
-def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str, Any]:
+def _line(answer: RowAnswer, number: int, settings: Settings | None) -> bytes:
     """The line that answers a row."""
     row, status, body = answer
     name = row.name if row.name is not None else id_of(row.data)
-    return {
+    line = {
         "id": f"batch_req_{number + 1}",
         "custom_id": str(number + 1) if name is None else name,
         "row_sha256": row.digest,
@@ -324,9 +322,6 @@ def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str
         "error": None,
         "settings": settings,
     }
-
-
-def _written(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
