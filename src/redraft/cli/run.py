@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,16 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.cli.rows import run_batch
-    from redraft.server.http.limits import ServerLimits
-    from redraft.server.http.service import Service
+    from redraft.server.openai.batch import service_for_rows
 
     engine = load_engine(arguments)
-    many = 2**31  # a batch is bounded by --at-once alone
-    limits = ServerLimits(per_key=many, in_flight=many, request_sec=86_400.0)
-    service = Service(replace(served(arguments), limits=limits))
-    engine.loop.scheduler.max_waiting = many
     engine.loop.start()
-    service.ready(engine)
+    service = service_for_rows(served(arguments), engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": _settings(arguments)}
     try:
         with _bar(rows) as report:

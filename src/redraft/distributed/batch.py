@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow
 
 from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.server.http.errors import ApiError
-from redraft.server.http.limits import ServerLimits
 from redraft.server.http.places import blocks_of
-from redraft.server.http.service import Service
-from redraft.server.openai.batch import answer
+from redraft.server.openai.batch import answer, service_for_rows
 
 BATCH = 64
 """Rows of a batch: what one replica runs at a time."""
@@ -33,19 +30,13 @@ BATCH_BYTES, WINDOW_BYTES = 2**25, 2**28
 UNDER_WAY = 2
 """Batches of one actor, so that the next one's rows fill the forwards that the last rows of one leave room in."""
 
-MANY = 2**31
-
 
 class Answerer:
     """An actor's engine. Ray awaits the batches under way together."""
 
     def __init__(self, args: Mapping[str, Any], seed: int | None) -> None:
         fleet, self._seed = fleet_of(args), seed
-        limits = ServerLimits(per_key=MANY, in_flight=MANY, request_sec=86_400.0)
-        self._service = Service(replace(fleet.settings, limits=limits))
-        engine = fleet.load()
-        engine.loop.scheduler.max_waiting = MANY
-        self._service.ready(engine)
+        self._service = service_for_rows(fleet.settings, fleet.load())
 
     async def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         """A column reply in the place of the rows."""

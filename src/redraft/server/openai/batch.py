@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError, refusal_of
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai import chat, completions
 from redraft.server.openai.exchange import Exchange, Work
@@ -20,7 +24,17 @@ from redraft.server.openai.fields import Chat, Completion
 PATHS = ("/v1/chat/completions", "/v1/completions")
 BUSY, WAITS_SEC = 503, (1, 2, 4, 8, 0)
 """A refusal that passes, and how long to wait behind each try."""
+MANY = 2**31
 MOST_LINE_BYTES, MOST_ID = int(BOUNDS["row"].most), int(BOUNDS["name"].most)
+
+
+def service_for_rows(settings: Settings, engine: Engine) -> Service:
+    """What answers them with an engine whose loop turns: who sends the rows bounds them."""
+    limits = ServerLimits(per_key=MANY, in_flight=MANY, request_sec=86_400.0)
+    engine.loop.scheduler.max_waiting = MANY
+    service = Service(replace(settings, limits=limits))
+    service.ready(engine)
+    return service
 
 
 async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, Mapping[str, Any]]:
