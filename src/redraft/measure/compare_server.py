@@ -28,8 +28,8 @@ def bench_beside(
     """Answer each prompt here and, by `asked` with the same seed, there; the first also once before, untimed."""
     if not prompts:
         raise RequestError("there are no prompts to compare on; write one a line")
-    for each in (_here(engine, prompts[0], 0), asked(prompts[0], 0)):
-        del each
+    _here(engine, prompts[0], 0)
+    asked(prompts[0], 0)
     ours, theirs = list[Reply](), list[Reply]()
     for i, prompt in enumerate(prompts):
         for side in ("here", "there") if i % 2 == 0 else ("there", "here"):
