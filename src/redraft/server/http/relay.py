@@ -251,15 +251,14 @@ class _Reply:
     async def fail(self, error: ApiError) -> None:
         """End with an error: as the answer, or as the last event of a stream."""
         self.closed = True
-        if not self._headed:
-            self.begun = self._headed = True
-            headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-            headers.append((b"content-type", b"application/json"))
-            await self._send({"type": "http.response.start", "status": error.status, "headers": headers})
-            await self._send({"type": "http.response.body", "body": msgspec.json.encode(error.body)})
-        else:
-            self.begun = True
+        if self._headed:
             await self._send({"type": "http.response.body", "body": line_of(error.body) + DONE})
+            return
+        self._headed = True
+        headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        headers.append((b"content-type", b"application/json"))
+        await self._send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": msgspec.json.encode(error.body)})
 
     async def close(self) -> None:
         """End a whole answer, if its last part has not done so."""
