@@ -53,7 +53,7 @@ def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
     from redraft.distributed.fleet import Fleet
     from redraft.weights.defaults import device_of
 
-    least, most = arguments.replicas or 1, None
+    least, most = 1 if arguments.replicas is None else arguments.replicas, None
     if bounds := getattr(arguments, "autoscale", None):
         found = BOUNDS.fullmatch(bounds)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
@@ -61,8 +61,8 @@ def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
         if arguments.replicas is not None:
             raise RequestError("--replicas and --autoscale were both given; choose one")
         least, most = int(found[1]), int(found[2])
-    elif least < 1 or arguments.replicas == 0:
-        raise RequestError(f"--replicas is {arguments.replicas}; it must be at least 1")
+    elif least < 1:
+        raise RequestError(f"--replicas is {least}; it must be at least 1")
     if ":" in arguments.device:
         raise RequestError(f"--device is {arguments.device!r}; with --ray each replica is given a GPU of its own: cuda")
     # Of this machine, which is like the others: each replica asks the cluster for what it then finds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,15 +43,12 @@ class Places:
             if place in alive and load(place) <= 2 * load(lightest) + SLACK:
                 found = place
                 break
-        self._keep(blocks, found)
-        return found
-
-    def _keep(self, blocks: Iterable[bytes], place: Hashable) -> None:
         for block in blocks:
-            self._known[block] = place
+            self._known[block] = found
             self._known.move_to_end(block)
         while len(self._known) > self._most:
             self._known.popitem(last=False)
+        return found
 
 
 class _Fields(msgspec.Struct):
