@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ import pytest
 import torch
 import uvicorn
 from openai import OpenAI
+from starlette.requests import Request
 from tests import helpers
 from tests.helpers import ROOT
 from tests.pictures import vision_engine
@@ -76,6 +78,11 @@ def end(process: Process) -> int:
     """Stop it; its exit code."""
     process.popen.terminate()
     return ended(process)
+
+
+def patient() -> Request:
+    """A request whose client does not leave."""
+    return Request({"type": "http", "headers": [], "state": {}}, asyncio.Event().wait)
 
 
 def eventually(is_so: Callable[[], bool], seconds: float = 100.0) -> bool:

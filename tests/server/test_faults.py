@@ -22,7 +22,7 @@ import httpx2
 import pytest
 import uvicorn
 from tests.helpers import python
-from tests.server.conftest import ANSWER, USER, Inside, ended, eventually, inside, start
+from tests.server.conftest import ANSWER, USER, Inside, ended, eventually, inside, patient, start
 
 from redraft.constraints.compile import limits
 from redraft.engine.runner import Runner
@@ -347,7 +347,7 @@ def test_a_term_waits_for_what_is_still_being_read(nano: Engine) -> None:
     server = Server(uvicorn.Config(create_app(service, Log(None))), service)
 
     async def run() -> None:
-        reading = asyncio.ensure_future(service.on_thread(None, held.wait))
+        reading = asyncio.ensure_future(service.on_thread(patient(), held.wait))
         await asyncio.sleep(0.05)
         server.handle_exit(signal.SIGTERM, None)
         assert (service.phase, server.should_exit) == ("draining", False)

@@ -22,7 +22,7 @@ import httpx2
 import pytest
 from starlette.requests import Request
 from tests.helpers import Shell
-from tests.server.conftest import ANSWER, USER, Inside, eventually, inside
+from tests.server.conftest import ANSWER, USER, Inside, eventually, inside, patient
 
 from redraft.__main__ import main
 from redraft.errors import RequestError
@@ -494,7 +494,7 @@ def test_work_on_a_thread_that_comes_to_the_end_of_an_iterator_fails() -> None:
     """No future takes a StopIteration: who waited would have waited for ever, and held its room."""
     service = Service(Settings())
     with pytest.raises(RuntimeError, match="iterator"):
-        asyncio.run(service.on_thread(None, lambda: next(iter(()))))
+        asyncio.run(service.on_thread(patient(), lambda: next(iter(()))))
 
 
 def test_what_libraries_say_are_lines_of_the_log() -> None:

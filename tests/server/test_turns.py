@@ -16,10 +16,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from starlette.requests import Request
 from tests.helpers import beside, holding
 from tests.pictures import drawn, encoded
-from tests.server.conftest import Inside, eventually
+from tests.server.conftest import Inside, eventually, patient
 
 from redraft.constraints.compile import limits
 from redraft.constraints.compile.limits import PREPARING, TURNS, UNTIL, Turns
@@ -77,8 +76,8 @@ def test_requests_are_prepared_two_at_a_time_and_operations_wait_for_none() -> N
     service, prepared, operated = Service(Settings()), Crowd(), Crowd()
 
     async def all_of_them() -> None:
-        works = [service.on_thread(None, prepared.work) for _ in range(8)]
-        works += [service.on_thread(None, operated.work, in_turn=False) for _ in range(8)]
+        works = [service.on_thread(patient(), prepared.work) for _ in range(8)]
+        works += [service.on_thread(patient(), operated.work, in_turn=False) for _ in range(8)]
         await asyncio.gather(*works)
 
     asyncio.run(all_of_them())
@@ -113,7 +112,7 @@ def test_the_event_loop_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(threading.Thread, "start", start)
 
     async def work() -> list[int]:
-        return await asyncio.gather(*(service.on_thread(None, lambda i=i: i) for i in range(4)))
+        return await asyncio.gather(*(service.on_thread(patient(), lambda i=i: i) for i in range(4)))
 
     assert asyncio.run(work()) == [0, 1, 2, 3]
     assert begun
@@ -387,7 +386,7 @@ def test_what_the_end_of_a_server_abandons_ends() -> None:
             held.wait()
 
     async def run() -> None:
-        request = Request({"type": "http", "headers": [], "state": {}}, asyncio.Event().wait)
+        request = patient()
         reading = asyncio.ensure_future(service.on_thread(request, hold, "abandoned", in_turn=False, gone=left.set))
         await asyncio.to_thread(eventually, lambda: len(TURNS._turns) == 2)
         service.abandon()

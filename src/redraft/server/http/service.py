@@ -57,7 +57,7 @@ class Service:
 
     async def on_thread(
         self,
-        request: Request | None,
+        request: Request,
         work: Callable[[*Given], T],
         *given: *Given,
         in_turn: bool = True,
@@ -66,7 +66,7 @@ class Service:
         """What some work of a request's own returns: its template, tokens and constraint, `in_turn` among the callers'.
         An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
         for a turn or compiles ends. Raises ApiError if too much is under way, or half as much of this caller."""
-        most, whose = self.settings.limits.in_flight, None if request is None else caller_of(request.scope)
+        most, whose = self.settings.limits.in_flight, caller_of(request.scope)
         if self._working.total() >= 2 * most or self._working[whose] >= most:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, left = copy_context(), threading.Event()
@@ -90,7 +90,7 @@ class Service:
         self._working[whose] += 1
         self._leaving.add(leave)
         try:
-            return await (begun() if request is None else unless_gone(request, begun(), leave))
+            return await unless_gone(request, begun(), leave)
         finally:
             self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
@@ -167,9 +167,9 @@ def caller_of(scope: Scope) -> object:
     return (client[0] if client else "") if number is None else number
 
 
-def _size(request: Request | None) -> int:
+def _size(request: Request) -> int:
     """Bytes of a body, as far as its head says: what is small is read before what is large."""
-    length = "" if request is None else request.headers.get("content-length", "")
+    length = request.headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
 
 
