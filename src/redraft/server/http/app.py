@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from redraft.errors import RedraftError
 from redraft.server import canvas
@@ -23,7 +23,6 @@ from redraft.server.http.service import Service, stopping
 from redraft.server.openai import chat, completions, decisions, models, responses
 from redraft.server.page import files
 
-UNVERSIONED = ("/chat/completions", "/completions", "/responses", "/models")
 NO_JSON = ApiError(400, "the body is not a JSON object; send one, as application/json", code="invalid_json")
 
 
@@ -45,19 +44,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
     answered = _error_handler(service, log)
     for kind in (ApiError, RedraftError, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
-    return cors(Middleware(_Unversioned(app), service, log), service.settings)
-
-
-class _Unversioned:
-    """The same routes without their `/v1`, which base URLs often lack."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(UNVERSIONED):
-            scope["path"] = "/v1" + scope["path"]
-        await self.app(scope, receive, send)
+    return cors(Middleware(app, service, log), service.settings)
 
 
 def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -26,6 +26,8 @@ from redraft.server.http.settings import Settings
 from redraft.server.http.sse import DONE, line_of
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
+UNVERSIONED = ("/chat/completions", "/completions", "/responses", "/models")
+"""Paths whose `/v1` may be left out, as base URLs often lack it."""
 ABSOLUTE = re.compile(r"(?i)\Ahttps?://[^/]*")
 SAFE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 HEADERS = (
@@ -56,6 +58,8 @@ class Middleware:
             await self.app(scope, receive, send)
             return
         name_path(scope)
+        if scope["path"].startswith(UNVERSIONED):
+            scope["path"] = "/v1" + scope["path"]
         headers = headers_of(scope)
         state = scope.setdefault("state", {})
         seen = _Seen(send, request_id(headers), self._refusals, state)
