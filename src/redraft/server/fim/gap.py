@@ -1,4 +1,4 @@
-"""A gap that is filled for an HTTP request, and its answer in the forms that clients of completions read."""
+"""A gap that is filled for an HTTP request, and its answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from redraft.engine.request import Generation
 from redraft.operations.engine import Engine
@@ -16,9 +15,9 @@ from redraft.operations.gap import shared_time
 from redraft.options import Options
 from redraft.server.http.errors import unsupported
 from redraft.server.http.service import Service, note_prompts, service_of
-from redraft.server.openai.exchange import aside, reply_with
+from redraft.server.openai.exchange import aside
 from redraft.server.openai.fields import Sampling
-from redraft.server.openai.replies import Json, TextForm, whole_answer
+from redraft.server.openai.replies import whole_answer
 from redraft.server.openai.request_builder import RequestBuilder
 from redraft.stops import StopStrings
 
@@ -71,11 +70,6 @@ async def run_gap(request: Request, gap: Gap) -> tuple[list[Generation], int]:
 def count_tokens(engine: Engine, *texts: str) -> int:
     """Of all of them, each as far as the model's context could reach."""
     return sum(len(engine.text.encode(text[: engine.text.reach], bos=False)) for text in texts)
-
-
-async def respond_gap(request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
-    """The whole response, or a stream with one piece an answer: a gap is shown when it is filled."""
-    return reply_with(request, body, form, *await run_gap(request, gap))
 
 
 def _fill(gap: Gap, engine: Engine) -> list[Generation]:

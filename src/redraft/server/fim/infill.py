@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.server.fim.gap import Gap, build_gap, respond_gap, run_gap
+from redraft.server.fim.gap import build_gap, run_gap
 from redraft.server.fim.llamacpp import llama_reply
 from redraft.server.http.body import Body, Flag, Int, Milliseconds, Name, Seed, Share, Stops, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import service_of
 from redraft.server.limits import BOUNDS, within
-from redraft.server.openai.exchange import count
+from redraft.server.openai.exchange import count, reply_with
 from redraft.server.openai.fields import Sampling, Steps, Temperature
 from redraft.server.openai.others import INERT, NEUTRAL
 from redraft.server.openai.replies import Json, TextForm
@@ -84,7 +85,7 @@ async def fim(request: Request, body: Fim) -> Response | Json:
             raise ApiError(400, "seed and random_seed were both sent; send one", param="random_seed")
         body = body.model_copy(update={"seed": body.random_seed})
     gap = build_gap(service, body, body.prompt, body.suffix or "", default=DEFAULT_TOKENS)
-    return await respond_gap(request, body, gap, TextForm(service.engine.text, delta=True))
+    return reply_with(request, body, TextForm(service.engine.text, delta=True), *await run_gap(request, gap))
 
 
 @router.post("/infill", response_model=None)
@@ -108,22 +109,14 @@ async def infill(request: Request, body: InfillHole) -> Json:
     before = "".join(f"{extra.filename}\n{extra.text}\n" for extra in body.input_extra or ())
     gap = build_gap(service, same, before + body.input_prefix + body.prompt, body.input_suffix, default=DEFAULT_TOKENS)
     if body.n_indent:
-        gap = replace(gap, cut=lambda text: outdented(text, body.n_indent or 0))
-    return await _reply(request, body, gap)
+        gap = replace(gap, cut=partial(outdented, indent=body.n_indent))
+    (done,), read = await run_gap(request, gap)
+    count(service, request, [done], read)
+    tokens = list(done.tokens) if body.return_tokens else []
+    return llama_reply(service, done, read, gap.max_tokens) | {"tokens": tokens}
 
 
 def outdented(text: str, indent: int) -> str:
     """A text up to its first line, after the first, that is indented less and not blank."""
-    if not indent:
-        return text
     found = re.search(rf"\n(?=[ \t]{{0,{indent - 1}}}[^ \t\n])", text)
     return text if found is None else text[: found.start()]
-
-
-async def _reply(request: Request, body: InfillHole, gap: Gap) -> Json:
-    service = service_of(request)
-    (done,), read = await run_gap(request, gap)
-    count(service, request, [done], read)
-    return llama_reply(service, done, read, gap.max_tokens) | {
-        "tokens": list(done.tokens) if body.return_tokens else []
-    }

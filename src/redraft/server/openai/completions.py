@@ -9,13 +9,13 @@ from typing import cast
 from fastapi import Request, Response
 
 from redraft.options import CANVAS_ONLY, Options
-from redraft.server.fim.gap import build_gap, respond_gap
+from redraft.server.fim.gap import build_gap, run_gap
 from redraft.server.fim.marks import split
 from redraft.server.http.errors import RENAMED, ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.constraint import format_of
-from redraft.server.openai.exchange import Exchange, Work
+from redraft.server.openai.exchange import Exchange, Work, reply_with
 from redraft.server.openai.fields import Completion
 from redraft.server.openai.replies import Echo, Json, TextForm
 from redraft.server.openai.request_builder import RequestBuilder
@@ -37,7 +37,7 @@ async def completions(request: Request, body: Completion) -> Response | Json:
             if getattr(body, name):
                 raise unsupported(name, f"{name} is not supported for a gap; leave it out")
         gap = build_gap(service, body, *around, default=DEFAULT_TOKENS)
-        return await respond_gap(request, body, gap, TextForm(service.engine.text))
+        return reply_with(request, body, TextForm(service.engine.text), *await run_gap(request, gap))
     work = await service.on_thread(request, prepare, service, body)
     return await Exchange(service, work, request).respond()
 
@@ -85,7 +85,7 @@ def check_ids(service: Service, ids: Sequence[int], name: str, *, most: int = 0)
         said = f"{name} has {len(ids)} token ids; {f'at most {most}' if most > model.max_positions else context}"
         raise ApiError(400, said, param=name, code="context_length_exceeded")
     worst = max(ids, default=0)
-    if worst >= model.vocab_size or min(ids, default=0) < 0:
+    if worst >= model.vocab_size:
         said = f"{name} holds token id {worst}; the vocabulary ends at {model.vocab_size - 1}"
         raise ApiError(400, said, param=name)
 
