@@ -85,8 +85,7 @@ async def canvas(request: Request, body: CanvasBody) -> Response | Json:
         return await _document(service, request, body)
     work = await service.on_thread(request, _prepare, service, body)
     exchange = Exchange(service, work, request)
-    whole = partial(_whole, exchange)
-    return exchange.stream(_frames(exchange)) if body.stream else await exchange.reply(whole)
+    return exchange.stream(_frames(exchange)) if body.stream else await exchange.reply(partial(_whole, exchange))
 
 
 def _prepare(service: Service, body: CanvasBody) -> Work:

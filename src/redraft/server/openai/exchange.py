@@ -28,7 +28,7 @@ from redraft.operations.stream import AnswerStream
 from redraft.server.http.errors import GONE
 from redraft.server.http.service import Service, service_of
 from redraft.server.http.sse import Chunks, EventStream, unless_gone
-from redraft.server.openai.fields import Sampling
+from redraft.server.openai.fields import Sampling, StreamOptions
 from redraft.server.openai.replies import Counts, Form, Json, ReplyHead, counts_of, usage
 from redraft.trace.frames import Frames
 
@@ -99,8 +99,7 @@ class Exchange:
     @property
     def headers(self) -> dict[str, str]:
         """How a format is held, and what is ignored: keywords of its schema, stop strings, other formats."""
-        first = self.work.requests[0] if self.work.requests else None
-        language = None if first is None else first.language
+        language = self.work.requests[0].language
         found, unused = {}, [*self.work.unused]
         if language is not None:
             ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
@@ -170,10 +169,10 @@ class Exchange:
             pass
 
     async def _chunks(self) -> Chunks:
-        head, form, options = self.head.of(chunk=True), self.work.form, self.work.body.stream_options
-        with_usage = options is not None and bool(options.include_usage)
-        head |= {"usage": None} if with_usage else {}
-        running = with_usage and options is not None and bool(options.continuous_usage_stats)
+        head, form = self.head.of(chunk=True), self.work.form
+        wanted = self.work.body.stream_options or StreamOptions()
+        head |= {"usage": None} if wanted.include_usage else {}
+        running = wanted.include_usage and wanted.continuous_usage_stats
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
         begun = False
@@ -197,7 +196,7 @@ class Exchange:
             if isinstance(delta.event, Finished) or answer.stopped:
                 last = await self.judged(partial(form.last, i, answer.generation()))
                 yield head | {"choices": [last]} | more
-        if with_usage and not self.answers.aborted:
+        if wanted.include_usage and not self.answers.aborted:
             yield head | {"choices": [], "usage": self.usage()}
 
 
@@ -225,8 +224,8 @@ def reply_with(
     count(service, request, done, prompt_tokens)
     if not body.stream:
         return head.whole(done, counts)
-    wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return EventStream(_pieces(head, done, counts if wanted else None), limits=service.settings.limits)
+    wanted = body.stream_options or StreamOptions()
+    return EventStream(_pieces(head, done, counts if wanted.include_usage else None), limits=service.settings.limits)
 
 
 async def _pieces(head: ReplyHead, done: Sequence[Generation], counts: Json | None) -> Chunks:
