@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import SimpleNamespace
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -86,22 +86,16 @@ class _Rows(Collector):
 
 def merged(pages: Mapping[str, bytes], *, apart: bool) -> bytes:
     """Prometheus's pages of all replicas as one: `apart` under a label `replica`, else their sum."""
-    heads: dict[str, tuple[str, str]] = {}
-    families: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    families: dict[str, Metric] = {}
+    sums: dict[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
     for replica, page in pages.items():
         for family in text_string_to_metric_families(page.decode()):
-            heads[family.name] = (family.documentation, family.type)
-            sums = families.setdefault(family.name, {})
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 labels = tuple(sample.labels.items()) + ((("replica", replica),) if apart else ())
-                key = (sample.name, labels)
+                key = (family.name, sample.name, labels)
                 if not sample.name.endswith("_created"):  # a point in time has no sum
                     sums[key] = sums.get(key, 0.0) + sample.value
-    lines: list[str] = []
-    for name, (help_, kind) in heads.items():
-        total = "_total" if kind == "counter" else ""
-        lines += [f"# HELP {name}{total} {help_}", f"# TYPE {name}{total} {kind}"]
-        for (line, labels), value in families[name].items():
-            said = ",".join(f"{label}={msgspec.json.encode(text).decode()}" for label, text in labels)
-            lines.append(f"{line}{{{said}}} {value}" if said else f"{line} {value}")
-    return ("\n".join(lines) + "\n").encode()
+    for (name, line, labels), value in sums.items():
+        families[name].add_sample(line, dict(labels), value)
+    return generate_latest(SimpleNamespace(collect=families.values))
