@@ -28,27 +28,14 @@ def span_of(text: str, path: Sequence[str | int]) -> Span:
 
 def plain_spans(text: str) -> dict[tuple[str | int, ...], Span]:
     """Where each plain value of a JSON text stands, or empty list, by its path; of a key given twice, the last."""
-    return _plain_spans(text, _skip(text, _opened(text)))[0]
-
-
-def _plain_spans(text: str, at: int) -> tuple[dict[tuple[str | int, ...], Span], int]:
-    """Those of the value that begins there, and where it ends."""
-    if text[at] not in "{[":
-        end = _DECODER.raw_decode(text, at)[1]
-        return {(): (at, end)}, end
-    inner, is_object, begin = dict[str | int, dict[tuple[str | int, ...], Span]](), text[at] == "{", at
-    at = _skip(text, at + 1)
-    while text[at] not in "}]":
-        key: str | int = len(inner)
-        if is_object:
-            key, at = _DECODER.raw_decode(text, at)
-            at = _skip(text, _skip(text, at) + 1)
-        inner[key], at = _plain_spans(text, at)
-        at = _skip(text, at)
-        at = _skip(text, at + 1) if text[at] == "," else at
-    if not inner and not is_object:
-        return {(): (begin, at + 1)}, at + 1
-    return {(key, *path): span for key, spans in inner.items() for path, span in spans.items()}, at + 1
+    found, stack = dict[tuple[str | int, ...], Span](), [(tuple[str | int, ...](), _skip(text, _opened(text)))]
+    while stack:
+        path, at = stack.pop()
+        inner = {key: begin for key, _, begin in _members(text, at)} if text[at] in "{[" else {}
+        stack += [((*path, key), begin) for key, begin in reversed(inner.items())]
+        if not inner and text[at] != "{":
+            found[path] = at, _DECODER.raw_decode(text, at)[1]
+    return found
 
 
 def _opened(text: str) -> int:
@@ -73,11 +60,7 @@ def path_in(value: Any, steps: Sequence[str | int]) -> list[str | int] | None:
 
 def _inside(text: str, start: int, step: str | int) -> int:
     """Where a member of the object or list at `start` begins; of a key given twice, the last."""
-    found = start
-    for key, _, at in _members(text, start):
-        if key == step:
-            found = at
-    return found
+    return {key: at for key, _, at in _members(text, start)}.get(step, start)
 
 
 def repeated(text: str, start: int) -> Span | None:
