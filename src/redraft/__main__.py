@@ -41,42 +41,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
         return code
-    except RedraftError as error:
-        if arguments.debug:
-            raise
-        _say(str(error))
-        return error.exit_code
-    except KeyboardInterrupt as error:
-        if arguments.debug:
-            raise
-        _say(str(error) or "interrupted")
-        return INTERRUPTED
-    except UnicodeEncodeError as error:  # an argument or a file's name with bytes that are no text
-        if arguments.debug:
-            raise
-        _say(_unwritten(error))
-        return 2
     except BrokenPipeError:
         _drop_output()  # its reader went away, as `head` does
         return 1
-    except OSError as error:
+    except (KeyboardInterrupt, Exception) as error:  # the last line of defence: a bug of ours still ends in one line
         if arguments.debug:
             raise
-        full = error.errno == errno.ENOSPC
-        where = error.filename or ("the output" if full else "the system says")
-        remedy = "make room and run it again" if full else "run again with --debug"
-        _say(f"{where}: {error.strerror or error}; {remedy}")
-        if full:
-            _drop_output()  # what could not be written would fail a second time
-        return 1
-    except Exception as error:  # the last line of defence: a bug of ours still ends in one line
-        if arguments.debug:
-            raise
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> int:
+    """Say what went wrong, in a line; returns the exit code."""
+    if isinstance(error, RedraftError):
+        _say(str(error))
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        _say(str(error) or "interrupted")
+        return INTERRUPTED
+    if isinstance(error, UnicodeEncodeError):  # an argument or a file's name with bytes that are no text
+        _say(_unwritten(error))
+        return 2
+    if not isinstance(error, OSError):
         _say(_unexpected(error))
         return 1
+    full = error.errno == errno.ENOSPC
+    where = error.filename or ("the output" if full else "the system says")
+    remedy = "make room and run it again" if full else "run again with --debug"
+    _say(f"{where}: {error.strerror or error}; {remedy}")
+    if full:
+        _drop_output()  # what could not be written would fail a second time
+    return 1
 
 
-def _unexpected(error: Exception) -> str:
+def _unexpected(error: BaseException) -> str:
     """What is said of a bug of ours, and of too little memory."""
     if ran_out(error):
         return "memory ran out; raise the limit that there is on it (ulimit -v, a container's), or ask for less"
