@@ -189,7 +189,7 @@ def check_fits(
         wanted = need.total(config.canvas_length)
         raise RunError(
             f"the model needs {wanted / GIGABYTE:.1f} GB ({need.fixed / GIGABYTE:.1f} GB of weights) and"
-            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, room, free)}{_offloaded(config, room, placement)}"
+            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, room)}{_offloaded(config, room, placement)}"
         )
     if need.fixed >= REPORTED:
         parts = ", ".join(f"{part} {size / GIGABYTE:.1f}" for part, size in need.weights.items())
@@ -202,35 +202,33 @@ def check_fits(
 
 def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
     """The settings that fit with experts on the host, in words; empty if there are none."""
-    if room.kind == "cpu" or room.host is None or room.device is None or placement is Placement.HOST:
+    if room.kind == "cpu" or room.host is None or placement is Placement.HOST:
         return ""
-    for name, packed in _ways(config, room):
-        need = footprint(config, torch.bfloat16, packed, Placement.HOST)
-        context = need.longest_context(room.device)
-        if need.host <= room.host and context is not None and context >= config.canvas_length:
-            numbers = f"bfloat16 with plan {name}" if name else "bfloat16"
+    for said, need, context in _fitting(config, room, Placement.HOST):
+        if need.host <= room.host:
             return (
-                f"; --dtype {numbers} fits with --offload experts, slower, with {need.host / GIGABYTE:.1f} GB of"
+                f"; {said} fits with --offload experts, slower, with {need.host / GIGABYTE:.1f} GB of"
                 f" experts in the processor's memory and a context of {context} tokens"
             )
     return ""
 
 
-def _ways(config: ModelConfig, room: Room) -> Iterator[tuple[str, Formats]]:
-    """Plain numbers, whose name is empty, and every plan that the device can compute with."""
-    yield "", {}
-    for name, packed in fitting_plans(config):
-        if room.plans is None or name in room.plans:
-            yield name, packed
-
-
-def _would_fit(config: ModelConfig, room: Room, free: int) -> str:
+def _would_fit(config: ModelConfig, room: Room) -> str:
     """The largest plan that fits, in words; plain numbers if they do."""
-    best, most = "no plan fits; use a larger device or a smaller model", 0
-    for name, packed in _ways(config, room):
-        need = footprint(config, torch.bfloat16, packed)
-        context = need.longest_context(free)
-        if context is not None and context >= config.canvas_length and need.fixed > most:
-            numbers = f"bfloat16 with plan {name}" if name else "bfloat16"
-            best, most = f"--dtype {numbers} fits, with a context of {context} tokens", need.fixed
-    return best
+    found = max(_fitting(config, room, Placement.DEVICE), key=lambda one: one[1].fixed, default=None)
+    if found is None:
+        return "no plan fits; use a larger device or a smaller model"
+    return f"{found[0]} fits, with a context of {found[2]} tokens"
+
+
+def _fitting(config: ModelConfig, room: Room, placement: Placement) -> Iterator[tuple[str, Footprint, int]]:
+    """Flags, needs and contexts of what fits: plain numbers, and every plan that the device can compute with."""
+    assert room.device is not None, "nothing is refused where it is not known"
+    ways: list[tuple[str, Formats]] = [("", {}), *fitting_plans(config)]
+    for name, packed in ways:
+        if name and room.plans is not None and name not in room.plans:
+            continue
+        need = footprint(config, torch.bfloat16, packed, placement)
+        context = need.longest_context(room.device)
+        if context is not None and context >= config.canvas_length:
+            yield f"--dtype bfloat16{f' with plan {name}' if name else ''}", need, context
