@@ -29,10 +29,10 @@ class Filler:
         """Cast into a plain tensor, or pack what is not. Returns the filled tensor, for checks."""
         if isinstance(tensor, Packed):
             parts = zip(self.packed[slot.target].packed.parts, tensor.parts, strict=True)
-            placed = [self._copy(place[slot.rows], part) for place, part in parts]
+            placed = [place[slot.rows].copy_(part) for place, part in parts]
             return next(part for part in placed if part.is_floating_point())
         if slot.target not in self.packed:
-            return self._copy(self.plain[slot.target][slot.rows], tensor)
+            return self.plain[slot.target][slot.rows].copy_(tensor)
         if slot.target == "embed.weight":
             return self._place_table(slot, tensor)
         last = tensor
@@ -45,33 +45,29 @@ class Filler:
         """Fill with one tensor of a matrix that is stored separately. Returns the filled tensor."""
         matrix, kind = piece.matrix, piece.kind
         if kind != "plain":
-            return self._copy(self._at(getattr(self.packed[matrix.slot.target], kind), matrix), convert(piece, tensor))
+            return self._at(getattr(self.packed[matrix.slot.target], kind), matrix).copy_(convert(piece, tensor))
         if matrix.slot.target in self.packed:
             return self._place_packed(matrix, pack(tensor, self.packed[matrix.slot.target].format, piece.stored))
-        return self._copy(self._at(self.plain[matrix.slot.target], matrix), tensor)
+        return self._at(self.plain[matrix.slot.target], matrix).copy_(tensor)
 
     def _place_table(self, slot: Slot, tensor: Tensor) -> Tensor:
         target = self.packed[slot.target]
         for start in range(0, len(tensor), _CHUNK_ROWS):
             rows = slice(start, start + _CHUNK_ROWS)
             packed = pack(tensor[rows], target.format, slot.stored)
-            self._copy(target.codes[rows], packed.codes)
-            self._copy(target.scale[rows], packed.scale)
+            target.codes[rows].copy_(packed.codes)
+            target.scale[rows].copy_(packed.scale)
         return target.scale
 
     def _place_packed(self, matrix: Matrix, packed: Packed) -> Tensor:
         target = self.packed[matrix.slot.target]
-        self._copy(self._at(target.codes, matrix), packed.codes)
+        self._at(target.codes, matrix).copy_(packed.codes)
         if target.top is not None and packed.top is not None:
-            self._copy(self._at(target.top, matrix), packed.top)
-        return self._copy(self._at(target.scale, matrix), packed.scale)
+            self._at(target.top, matrix).copy_(packed.top)
+        return self._at(target.scale, matrix).copy_(packed.scale)
 
     def _at(self, whole: Tensor, matrix: Matrix) -> Tensor:
         return (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]
-
-    def _copy(self, place: Tensor, tensor: Tensor) -> Tensor:
-        place.copy_(tensor)
-        return place
 
 
 @torch.no_grad()
