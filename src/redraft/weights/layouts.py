@@ -161,6 +161,18 @@ def convert(piece: StoredPiece, tensor: Tensor) -> Tensor:
     return tensor.reshape(1, 1).expand(outer, 1) if tensor.numel() == 1 else tensor.reshape(outer, -1)
 
 
+def check_plain(stored: Stored, wanted: tuple[int, ...], remedy: str = "") -> None:
+    """Raise WeightsError for a plain tensor of another shape, or stored as no plain numbers."""
+    if stored.shape != wanted:
+        raise WeightsError(
+            f"{stored.file}: {stored.name} has shape {list(stored.shape)}; config.json makes it {list(wanted)}"
+        )
+    if stored.dtype not in FLOATS:
+        raise WeightsError(
+            f"{stored.file}: {stored.name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}{remedy}"
+        )
+
+
 def _is_there(tensors: Mapping[str, Stored], prefix: str) -> bool:
     return any(f"{prefix}.{name}" in tensors for name in ("weight_packed", "weight", "qweight"))
 

@@ -30,9 +30,9 @@ from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
-from redraft.weights.layouts import FLOATS, Layout, read_layout
+from redraft.weights.layouts import Layout, check_plain, read_layout
 from redraft.weights.memory import GIGABYTE, Room, check_fits, footprint, free_memory
-from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
+from redraft.weights.names import check_filled, shown, slots, sort_names
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
 from redraft.weights.plan import (
@@ -149,7 +149,7 @@ def _check_headers(source: WeightSource, layout: Layout, config: ModelConfig, re
             f" {shown(names.surplus)}; the weights and the config are not of one model"
         )
     for slot in layout.whole:
-        _check_header(source, slot)
+        check_plain(source.tensors[slot.stored], slot.shape, ", so use the checkpoint that is not quantized")
     for copy, original in names.tied:
         _check_copy(source, copy, original)
     for stored, tensor in source.stream(trivial) if trivial else ():
@@ -159,19 +159,6 @@ def _check_headers(source: WeightSource, layout: Layout, config: ModelConfig, re
         report(f"{source.folder}: {len(names.vision)} tensors of the vision tower are loaded with the first image")
     if layout.unread:
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")
-
-
-def _check_header(source: WeightSource, slot: Slot) -> None:
-    stored = source.tensors[slot.stored]
-    if stored.shape != slot.shape:
-        raise WeightsError(
-            f"{stored.file}: {slot.stored} has shape {list(stored.shape)}; config.json makes it {list(slot.shape)}"
-        )
-    if stored.dtype not in FLOATS:
-        raise WeightsError(
-            f"{stored.file}: {slot.stored} is stored as {stored.dtype}; supported: {', '.join(FLOATS)},"
-            " so use the checkpoint that is not quantized"
-        )
 
 
 def _check_copy(source: WeightSource, name: str, original: str) -> None:

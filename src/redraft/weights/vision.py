@@ -16,11 +16,10 @@ import torch
 from redraft.config import ModelConfig, read_config
 from redraft.errors import WeightsError
 from redraft.images.config import VisionConfig, has_tower, parse_vision
-from redraft.model.kernels import FAST, Kernels
 from redraft.model.vision import BOUNDS, VisionTower
 from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
-from redraft.weights.layouts import FLOATS
+from redraft.weights.layouts import check_plain
 from redraft.weights.names import VISION_PREFIXES, shown
 from redraft.weights.source import WeightSource
 
@@ -94,12 +93,11 @@ def load_vision(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    kernels: Kernels = FAST,
     report: Callable[[str], None] | None = None,
 ) -> VisionTower:
     """The vision tower of a checkpoint folder, in eval mode with gradients off. `dtype` is the text model's.
 
-    `kernels` are plain ones (`model/kernels.py`). Raises ConfigError for an unsupported tower, WeightsError if there is
+    Raises ConfigError for an unsupported tower, WeightsError if there is
     none or its tensors are missing, surplus, damaged, not finite or of another shape or number format.
     """
     if dtype not in DTYPES.values():
@@ -114,7 +112,7 @@ def load_vision(
     source = WeightSource(folder)
     _check_headers(source, stored_shapes(config, model.hidden_size))
     with torch.device("meta"):
-        tower = VisionTower(config, model.hidden_size, kernels).to(dtype)
+        tower = VisionTower(config, model.hidden_size).to(dtype)
     tower.to_empty(device=device)
     for name, place in tower.state_dict().items():
         stored = stored_name(name)
@@ -153,10 +151,4 @@ def _check_headers(source: WeightSource, wanted: Mapping[str, tuple[int, ...]]) 
                 f" {shown(sorted(odd))}; the weights and the config are not of one model"
             )
     for name, shape in wanted.items():
-        stored = source.tensors[name]
-        if stored.shape != shape:
-            raise WeightsError(
-                f"{stored.file}: {name} has shape {list(stored.shape)}; config.json makes it {list(shape)}"
-            )
-        if stored.dtype not in FLOATS:
-            raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
+        check_plain(source.tensors[name], shape)
