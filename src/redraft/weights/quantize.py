@@ -14,7 +14,8 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -193,11 +194,8 @@ def _items(source: WeightSource, wanted: Sequence[Slot], packed: Formats) -> Ite
             yield _copied(source, slot.stored)
             continue
         for matrix in matrices(slot):
-            blank = pack(torch.zeros(1, matrix.shape[1]), form, matrix.prefix)
-            with torch.device("meta"):
-                rows = replace(blank, codes=_tall(blank.codes, matrix), scale=_tall(blank.scale, matrix))
-                rows = replace(rows, top=None if blank.top is None else torch.empty(matrix.shape[0], 1))
-            named = stored_names(matrix.prefix, rows)
+            row = pack(torch.zeros(1, matrix.shape[1]), form, matrix.prefix)
+            named = stored_names(matrix.prefix, row.each(partial(_tall, rows=matrix.shape[0])))
             headers = tuple(TensorHeader(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items())
             yield _Item(slot.stored, headers, matrix, form)
     for name in source.tensors:
@@ -205,8 +203,9 @@ def _items(source: WeightSource, wanted: Sequence[Slot], packed: Formats) -> Ite
             yield _copied(source, name)
 
 
-def _tall(row: Tensor, matrix: Matrix) -> Tensor:
-    return torch.empty(matrix.shape[0], row.shape[1], dtype=row.dtype, device="meta")
+def _tall(row: Tensor, rows: int) -> Tensor:
+    """Room for so many rows, without numbers."""
+    return torch.empty(rows, row.shape[1], dtype=row.dtype, device="meta")
 
 
 def _copied(source: WeightSource, name: str) -> _Item:
