@@ -29,7 +29,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
 from redraft.weights.names import VISION_PREFIXES, Slot, check_filled, shown, slots
-from redraft.weights.shards import split
+from redraft.weights.shards import TensorHeader, index_json, split
 from redraft.weights.source import INDEX, WeightSource
 
 _SHARD_BYTES = 5_000_000_000
@@ -122,15 +122,13 @@ class _Vision:
 def _write_weights(
     stage: Path, shards: Mapping[str, Sequence[_Entry]], ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype
 ) -> None:
-    weight_map: dict[str, str] = {}
-    total = 0
+    headers: dict[str, list[TensorHeader]] = {}
     for name, shard in shards.items():
         tensors = {entry.name: _stored(entry, ours, extra, dtype) for entry in shard}
         save_file(tensors, stage / name, metadata={"format": "pt"})  # transformers refuses files without it
-        weight_map |= dict.fromkeys(tensors, name)
-        total += sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        headers[name] = [TensorHeader(one, tensor.dtype, tuple(tensor.shape)) for one, tensor in tensors.items()]
     if len(shards) > 1:
-        write_json(stage / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        write_json(stage / INDEX, index_json(headers))
 
 
 def _stored(entry: _Entry, ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype) -> Tensor:
