@@ -51,22 +51,16 @@ def _followed(document: Document, schema: Any, depth: int) -> Any:
         words = modern(schema, document.draft)
         if "$ref" not in words:
             return words
-        rest = {"allOf": [{key: value for key, value in words.items() if key != "$ref"}]} if len(words) > 1 else {}
-        target = document.target(words["$ref"], schema)[1]
-        if rest:
-            return {"allOf": [target, *rest["allOf"]]}
-        schema = target
+        schema = document.target(words.pop("$ref"), schema)[1]
+        if words:
+            return {"allOf": [schema, words]}
     return True
-
-
-def _named(schema: dict[str, Any]) -> frozenset[str]:
-    kinds = schema.get("type", [])
-    return frozenset([kinds] if isinstance(kinds, str) else kinds)
 
 
 def _types(schema: dict[str, Any]) -> frozenset[str]:
     """The types that its values may have; what is a number may be an integer."""
-    kinds = _named(schema) if "type" in schema else ALL
+    named = schema.get("type", ALL)
+    kinds = frozenset([named] if isinstance(named, str) else named)
     values = _values(schema)
     if values is not None:
         kinds &= frozenset(kind for value in values for kind in _types_of(value))
