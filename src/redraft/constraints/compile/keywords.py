@@ -37,10 +37,10 @@ class Keyword:
     last: int = 2020
 
 
-def _rows(care: Care, text: str, first: int = 4, last: int = 2020) -> Iterator[Keyword]:
+def _rows(care: Care, text: str, first: int = 4) -> Iterator[Keyword]:
     for line in text.strip().splitlines():
         name, _, note = line.strip().partition("  ")
-        yield Keyword(name, care, note.strip(), first, last)
+        yield Keyword(name, care, note.strip(), first)
 
 
 KEYWORDS: tuple[Keyword, ...] = (
