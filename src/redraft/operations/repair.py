@@ -76,9 +76,9 @@ def repair(engine: Core, request: str | Request | ResolvedRequest, *, rounds: in
     return repairing.result
 
 
-async def repair_async(engine: Core, request: ResolvedRequest, *, rounds: int = ROUNDS) -> Generation:
+async def repair_async(engine: Core, request: ResolvedRequest) -> Generation:
     """The same for coroutines; checks run on threads."""
-    repairing = Repair(engine, request, rounds)
+    repairing = Repair(engine, request)
     while repairing.result is None:
         await judged(repairing.take, await engine.submit(repairing.asked).aresult())
     return repairing.result
