@@ -137,7 +137,7 @@ def verdicts(
     ConstraintError for a schema that it cannot read, DeadlineError where it takes longer than its caller waits,
     BusyError for one too many, or if something ends the processes.
     """
-    draft, text, spelt = _as_read(schema)
+    draft, text, spelt = _read(json.dumps(schema))
     newer = sorted(NEWER_FORMATS) if draft < max(_KINDS) else []
     metas = {name: URIS[draft_of({"$schema": name}).year] for name in set(_META_SCHEMA.findall(text))}
     found = _judged([_KINDS[draft], newer, _REGEX, metas], text, value, most, quick=quick)
@@ -146,14 +146,10 @@ def verdicts(
     return [(path, reduce(lambda said, one: said.replace(*one), spelt.items(), said)) for path, said in found]
 
 
-def _as_read(schema: Any) -> tuple[int, str, dict[str, str]]:
-    """The draft that the library reads a schema by, the schema as it reads it, and what it calls patterns that it would
-    not read as ECMA's."""
-    return _read(json.dumps(schema))
-
-
 @lru_cache(maxsize=32)  # each answer asks, and a schema of 350 kB takes 0.09 s
 def _read(given: str) -> tuple[int, str, dict[str, str]]:
+    """The draft that the library reads a schema by, the schema as it reads it, and what it calls patterns that it would
+    not read as ECMA's."""
     draft, schema = validated_as(json.loads(given))
     text, spelt = json.dumps(schema), dict[str, str]()
     if '"pattern' not in text:
