@@ -29,8 +29,8 @@ def test_the_released_checkpoint_is_covered_exactly(released: dict[str, tuple[in
     assert len(released) == 1047
     assert (names.missing, names.surplus, names.tied, unknown) == ((), (), (), ())
     assert len(names.vision) == 356
-    assert len(names.loaded) == len(wanted) == 691
-    assert {slot.stored: slot.shape for slot in wanted} == {name: released[name] for name in names.loaded}
+    assert len(wanted) == 691 == len(released) - len(names.vision)
+    assert {slot.stored: slot.shape for slot in wanted}.items() <= released.items()
 
 
 def test_the_26b_network_is_filled_exactly() -> None:

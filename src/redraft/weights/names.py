@@ -46,7 +46,6 @@ class Slot:
 class Sorted:
     """A checkpoint's names by their use. `tied` pairs a copy's name with the name of its original."""
 
-    loaded: tuple[str, ...]
     vision: tuple[str, ...]
     tied: tuple[tuple[str, str], ...]
     missing: tuple[str, ...]
@@ -73,7 +72,6 @@ def sort_names(stored: Iterable[str], wanted: Iterable[Slot]) -> Sorted:
     originals = {name: original for name in rest if (original := _original(name)) in needed}
     vision = tuple(name for name in rest if name.startswith(VISION_PREFIXES))
     return Sorted(
-        loaded=tuple(name for name in there if name in needed),
         vision=vision,
         tied=tuple(originals.items()),
         missing=tuple(sorted(needed.difference(there))),
