@@ -38,7 +38,8 @@ _GLUE = ('{"', '":"', '":', '","', ',"', '"}')  # longer before shorter where on
 _PRINTABLE = tuple(map(chr, range(0x21, 0x7F)))
 # Every byte that UTF-8 can need for a character outside the vocabulary: control characters but "\n", then the bytes of
 # multi-byte sequences. 0xC0, 0xC1 and 0xF5 upwards occur in no UTF-8.
-_BYTES = tuple(b for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != ord("\n"))
+_BYTES = tuple(f"<0x{b:02X}>" for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != ord("\n"))
+_SYLLABLES = (*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES))
 
 # A tool's result reads as a user's turn, and a call as its name and arguments: nano was trained on no other turns. A
 # client that ran a forced call sends both with its next request.
@@ -106,9 +107,7 @@ def _words() -> tuple[str, ...]:
 
 def _tokens(more: bool) -> tuple[str, ...]:
     """Every token in order of id; the order is part of every trained checkpoint."""
-    syllables = (*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES))
-    bytes_ = tuple(f"<0x{byte:02X}>" for byte in _BYTES)
-    first = (*SPECIALS, *bytes_, _SPACE, "\n", *_PRINTABLE, *syllables, *_words(), *_GLUE)
+    first = (*SPECIALS, *_BYTES, _SPACE, "\n", *_PRINTABLE, *_SYLLABLES, *_words(), *_GLUE)
     return tuple(dict.fromkeys((*first, *WORDS, *SPACED, *SIGNS) if more else first))
 
 
@@ -121,7 +120,7 @@ def _cut(more: bool) -> str:
     spaced = "|".join(word for word in words if word.startswith(_SPACE))
     bare = "|".join(word for word in words if not word.startswith(_SPACE))
     glue = "|".join(map(re.escape, (*_GLUE, *SIGNS) if more else _GLUE))
-    syllable = "|".join((*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)))
+    syllable = "|".join(_SYLLABLES)
     # Only whole words match: "▁to" must not be cut from "▁tomu", whose first syllable is "to".
     letter = "[A-Za-z]"
     return rf"(?:{spaced})(?!{letter})|(?<!{letter})(?:{bare})(?!{letter})|{glue}|{syllable}|[\s\S]"
@@ -129,8 +128,7 @@ def _cut(more: bool) -> str:
 
 def _plain_tokens() -> tuple[str, ...]:
     """Every token of "plain" in order of id; the order is part of every trained checkpoint."""
-    bytes_ = tuple(f"<0x{byte:02X}>" for byte in _BYTES)
-    pieces = (*SPECIALS, *bytes_, _SPACE, "\n", *_PRINTABLE, *ACCENTED, *PLAIN_WORDS, *PLAIN_GLUE)
+    pieces = (*SPECIALS, *_BYTES, _SPACE, "\n", *_PRINTABLE, *ACCENTED, *PLAIN_WORDS, *PLAIN_GLUE)
     return tuple(dict.fromkeys(pieces))
 
 
