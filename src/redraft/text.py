@@ -28,8 +28,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from redraft.config import CheckpointConfig
-from redraft.errors import RequestError, TextError
+from redraft.errors import ConfigError, RequestError, TextError
 from redraft.files import read_small
+from redraft.reader import read_json
 from redraft.template import ChatTemplate, changed, strings_of
 
 __all__ = ["Detokenizer", "Message", "Text", "read_text"]
@@ -352,12 +353,9 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(read_small(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise TextError(f"{path} is not valid JSON ({error}); fetch the file again") from None
-    if not isinstance(found, dict):
-        raise TextError(f"{path} holds a {type(found).__name__}; it must hold an object")
-    return found
+        return read_json(path)
+    except ConfigError as error:
+        raise TextError(str(error)) from None
 
 
 def _named_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer, config: CheckpointConfig) -> dict[str, str]:
