@@ -99,12 +99,6 @@ class LayerPrefix:
             setattr(self, name, new)
         self.origin = first
 
-    @property
-    def most_room(self) -> int:
-        """Most rows of a sliding buffer: twice its window and a canvas, or those that a wider forward needed."""
-        assert self.window is not None
-        return max(2 * self.window + MIN_ROOM, self.window - 1 + self._widest)
-
     def trim(self, length: int) -> None:
         """Shrink a sliding buffer that a wide forward has grown beyond its bound."""
         self._widest = 0
@@ -162,4 +156,6 @@ class Prefix:
             if layer.window is None:
                 assert layer.origin == 0, f"layer {i}: a full layer forgot its first {layer.origin} tokens"
             else:
-                assert layer.keys.shape[1] <= layer.most_room, f"layer {i}: sliding buffer over {layer.most_room} rows"
+                # Twice its window and a canvas, or what a wider forward needed.
+                most = max(2 * layer.window + MIN_ROOM, layer.window - 1 + layer._widest)
+                assert layer.keys.shape[1] <= most, f"layer {i}: sliding buffer over {most} rows"
