@@ -73,14 +73,12 @@ class Prefixes:
         self.layers, self.itemsize, self.num_bytes = layers, itemsize, 0
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise RequestError(f"prefix_bytes is {max_bytes!r}; it must be an integer of at least 0 (0 keeps nothing)")
-        self.max_bytes = self._wanted = self.default_bytes() if max_bytes is None else max_bytes
+        if max_bytes is None:
+            ends = range(PREFILL_CHUNK, (KEPT_CHUNKS + 1) * PREFILL_CHUNK, PREFILL_CHUNK)
+            max_bytes = max(LEAST_BYTES, sum(map(self.chunk_bytes, ends)))
+        self.max_bytes = self._wanted = max_bytes
         self.hits = self.misses = 0
         self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
-
-    def default_bytes(self) -> int:
-        """Room for a prompt of KEPT_CHUNKS chunks, and not less than LEAST_BYTES."""
-        chunks = range(1, KEPT_CHUNKS + 1)
-        return max(LEAST_BYTES, sum(self.chunk_bytes(chunk * PREFILL_CHUNK) for chunk in chunks))
 
     def chunk_bytes(self, end: int, rows: int = PREFILL_CHUNK) -> int:
         """What a chunk of `rows` that ends at token `end` takes: its own keys and values, or a sliding layer's last
