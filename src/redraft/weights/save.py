@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape
@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from redraft.config import OWN_FILE, GenerationConfig, ModelConfig, generation_json, model_json
+from redraft.config import OWN_FILE, GenerationConfig, generation_json, model_json
 from redraft.errors import RunError, WeightsError
 from redraft.files import alone, final_name, is_free, write_json
 from redraft.model.fused import FusedLayer
@@ -30,7 +30,7 @@ from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
 from redraft.weights.names import VISION_PREFIXES, Slot, check_filled, shown, slots
 from redraft.weights.shards import TensorHeader, index_json, split
-from redraft.weights.source import INDEX, WeightSource
+from redraft.weights.source import INDEX, Stored, WeightSource
 
 _SHARD_BYTES = 5_000_000_000
 _SAVED = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|\.tmp\w{6}")
@@ -77,63 +77,53 @@ def save_model(
     ours = model.state_dict()
     wanted = slots(model.config)
     check_filled(wanted, {name: tuple(tensor.shape) for name, tensor in ours.items()})
-    extra = _Vision(vision, model.config.vision is not None)
-    entries = [_Entry(slot.stored, slot.num_elements * dtype.itemsize, slot) for slot in wanted] + extra.entries()
-    config = model.config if extra.names else _without_vision(model.config)
+    extra, read = _vision(vision, model.config.vision is not None)
+    entries = [_Entry(slot.stored, slot.num_elements * dtype.itemsize, slot) for slot in wanted] + extra
+    config = model.config
+    if not extra:
+        root = {key: value for key, value in config.root.items() if key != "vision_config"}
+        config = replace(config, vision=None, root=root)
     with _staged(folder) as stage:
-        _write_weights(stage, split(entries, max_shard_bytes), ours, extra, dtype)
+        _write_weights(stage, split(entries, max_shard_bytes), ours, read, dtype)
         write_json(stage / "config.json", model_json(config, str(dtype).removeprefix("torch.")))
         write_json(stage / "generation_config.json", generation_json(generation))
         write_json(stage / OWN_FILE, {"preset": generation.preset})
 
 
-def _without_vision(config: ModelConfig) -> ModelConfig:
-    root = {key: value for key, value in config.root.items() if key != "vision_config"}
-    return replace(config, vision=None, root=root)
-
-
-class _Vision:
-    """The vision tensors, from a WeightSource or a mapping."""
-
-    def __init__(self, given: WeightSource | Mapping[str, Tensor] | None, configured: bool) -> None:
-        names = given.tensors if isinstance(given, WeightSource) else given or {}
-        self.given, self.names = given, [name for name in names if name.startswith(VISION_PREFIXES)]
-        if given is not None and not isinstance(given, WeightSource) and (odd := sorted(set(names) - set(self.names))):
-            raise WeightsError(f"vision holds tensors that are not the vision tower's: {shown(odd)}; leave them out")
-        if self.names and not configured:
-            raise WeightsError("vision tensors were given, and the model's config has no vision_config to go with them")
-
-    def entries(self) -> list[_Entry]:
-        # Bytes decide only where shards end, and a WeightSource has no itemsize: 4 is the largest.
-        shapes = {name: self._shape(name) for name in self.names}
-        return [_Entry(name, 4 * torch.Size(shape).numel(), None) for name, shape in shapes.items()]
-
-    def read(self, name: str) -> Tensor:
-        if isinstance(self.given, WeightSource):
-            return self.given.read(name)
-        return (self.given or {})[name]
-
-    def _shape(self, name: str) -> Sequence[int]:
-        if isinstance(self.given, WeightSource):
-            return self.given.tensors[name].shape
-        return self.read(name).shape
+def _vision(
+    given: WeightSource | Mapping[str, Tensor] | None, configured: bool
+) -> tuple[list[_Entry], Callable[[str], Tensor]]:
+    """The vision tensors to store, and what reads one by its name."""
+    there: Mapping[str, Stored | Tensor] = given.tensors if isinstance(given, WeightSource) else given or {}
+    names = [name for name in there if name.startswith(VISION_PREFIXES)]
+    if not isinstance(given, WeightSource) and (odd := sorted(there.keys() - set(names))):
+        raise WeightsError(f"vision holds tensors that are not the vision tower's: {shown(odd)}; leave them out")
+    if names and not configured:
+        raise WeightsError("vision tensors were given, and the model's config has no vision_config to go with them")
+    # Bytes decide only where shards end, and a WeightSource has no itemsize: 4 is the largest.
+    entries = [_Entry(name, 4 * torch.Size(there[name].shape).numel(), None) for name in names]
+    return entries, given.read if isinstance(given, WeightSource) else (given or {}).__getitem__
 
 
 def _write_weights(
-    stage: Path, shards: Mapping[str, Sequence[_Entry]], ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype
+    stage: Path,
+    shards: Mapping[str, Sequence[_Entry]],
+    ours: Mapping[str, Tensor],
+    read: Callable[[str], Tensor],
+    dtype: torch.dtype,
 ) -> None:
     headers: dict[str, list[TensorHeader]] = {}
     for name, shard in shards.items():
-        tensors = {entry.name: _stored(entry, ours, extra, dtype) for entry in shard}
+        tensors = {entry.name: _stored(entry, ours, read, dtype) for entry in shard}
         save_file(tensors, stage / name, metadata={"format": "pt"})  # transformers refuses files without it
         headers[name] = [TensorHeader(one, tensor.dtype, tuple(tensor.shape)) for one, tensor in tensors.items()]
     if len(shards) > 1:
         write_json(stage / INDEX, index_json(headers))
 
 
-def _stored(entry: _Entry, ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype) -> Tensor:
+def _stored(entry: _Entry, ours: Mapping[str, Tensor], read: Callable[[str], Tensor], dtype: torch.dtype) -> Tensor:
     if entry.slot is None:
-        return extra.read(entry.name).detach().cpu().clone(memory_format=torch.contiguous_format)
+        return read(entry.name).detach().cpu().clone(memory_format=torch.contiguous_format)
     rows = ours[entry.slot.target][entry.slot.rows].detach()
     # A copy even without a cast: the format refuses tensors that share memory, as the rows of a stack do.
     tensor = rows.to("cpu", dtype, copy=True).contiguous()
