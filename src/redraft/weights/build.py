@@ -84,15 +84,14 @@ def random_model(
     seed: int,
     *,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
     kernels: Kernels = FAST,
 ) -> DiffusionGemma:
-    """An untrained model, parameters with gradients on. The same seed gives the same model on every device.
+    """An untrained model on the CPU, parameters with gradients on. The same seed gives the same model.
 
     Matrices are normal with variance 1 / fan-in, so every layer keeps the scale of its input. So is the embedding,
     because it is also the head: the first logits have a standard deviation near 1. Norms and scalars are 1.
     """
-    model = empty_model(config, dtype=dtype, device=device, kernels=kernels)
+    model = empty_model(config, dtype=dtype, device="cpu", kernels=kernels)
     draw = torch.Generator().manual_seed(seed)
     for _, tensor in sorted(model.state_dict().items()):
         if tensor.ndim == 1:
