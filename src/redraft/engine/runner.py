@@ -147,7 +147,17 @@ class Runner:
     def run(self, batch: Batch) -> list[list[Event]]:
         """One forward over the pieces of a batch; returns the events of each."""
         with self._on_device():
-            return self._run(batch)
+            if self.places is not None and (placed := self._placed(self.places, batch)):
+                replayed = self._replayed(self.places, batch, placed)
+                if replayed is not None:
+                    return replayed
+            parts = self.in_halves(self._forward, batch)
+            for piece, part in zip(batch, parts, strict=True):
+                if part is None:
+                    piece.sequence.starved = True
+                elif piece.encode:
+                    self._encoded(piece)
+            return self._step(batch, self._to_read(batch, parts))
 
     def cut_short(self, sequence: Sequence) -> list[Event]:
         """What is left to emit of a sequence at its deadline: its draft as the last block, if it has one."""
@@ -160,19 +170,6 @@ class Runner:
         # Kernels of ours and graphs start on the GPU that the thread is at, wherever their tensors are.
         with torch.inference_mode(), torch.cuda.device(device if device.type == "cuda" else -1):
             yield
-
-    def _run(self, batch: Batch) -> list[list[Event]]:
-        if self.places is not None and (placed := self._placed(self.places, batch)):
-            replayed = self._replayed(self.places, batch, placed)
-            if replayed is not None:
-                return replayed
-        parts = self.in_halves(self._forward, batch)
-        for piece, part in zip(batch, parts, strict=True):
-            if part is None:
-                piece.sequence.starved = True
-            elif piece.encode:
-                self._encoded(piece)
-        return self._step(batch, self._to_read(batch, parts))
 
     def _replayed(self, places: GraphPlaces, batch: Batch, placed: list[Placed]) -> list[list[Event]] | None:
         """A step from a graph; None if it failed, and then the step is still to be done. A failure that is not one of
@@ -189,15 +186,11 @@ class Runner:
         else:
             if stats is None:
                 return self._step(batch, [hidden[own] for own in rows])
-            return self._advance_all(batch, stats)
+            canvases = [one for piece in batch if shares_reading(one := piece.sequence)]
+            return [self._advance(*both) for both in zip(canvases, stats, strict=True)]
         if short:
             self._release()
         return None
-
-    def _advance_all(self, batch: Batch, stats: list[Stats]) -> list[list[Event]]:
-        """One step of canvases that were all read together."""
-        canvases = [one for piece in batch if shares_reading(one := piece.sequence)]
-        return [self._advance(*both) for both in zip(canvases, stats, strict=True)]
 
     def _step(self, batch: Batch, parts: list[Float[Tensor, "_ hidden"]]) -> list[list[Event]]:
         """One step of every sequence, from the hidden states that it needs; none for one whose prompt goes on."""
