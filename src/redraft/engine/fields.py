@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from redraft.constraints.compile.dialect import pointer_of
 from redraft.constraints.places import Span, plain_spans, unfenced
 from redraft.engine.request import Generation
 from redraft.errors import RequestError
@@ -52,11 +53,7 @@ def field_values(text: str) -> dict[str, Any]:
         value = json.loads(unfenced(text))
     except ValueError:
         return {}
-    return {_pointer(path): reduce(lambda inner, step: inner[step], path, value) for path in _plain(value, [])}
-
-
-def _pointer(path: Sequence[str | int]) -> str:
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+    return {pointer_of(path): reduce(lambda inner, step: inner[step], path, value) for path in _plain(value, [])}
 
 
 def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: int = 0) -> dict[str, list[float]]:
@@ -70,7 +67,7 @@ def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: in
     found, numbers = {}, numbers[done.begins :]
     for path, (begin, end) in plain_spans(done.text).items():
         its = np.flatnonzero((first < end) & (begin - before < last)).tolist()
-        found[_pointer(path)] = [numbers[at] for at in its]
+        found[pointer_of(path)] = [numbers[at] for at in its]
     return found
 
 

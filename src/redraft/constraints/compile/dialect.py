@@ -7,7 +7,7 @@ are the forms of older drafts: `id`, `dependencies`, a boolean exclusiveMinimum,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -226,7 +226,7 @@ def nodes(
         if isinstance(node, bool):
             continue
         if not isinstance(node, dict):
-            raise ConstraintError(f"schema at {pointer_of(path)} is {node!r:.80}; it must be an object, true or false")
+            raise ConstraintError(f"schema at #{pointer_of(path)} is {node!r:.80}; it must be an object, true or false")
         if id(node) in seen:
             continue
         seen.add(id(node))
@@ -235,7 +235,7 @@ def nodes(
         try:
             within = list(inner_schemas(node, draft))
         except ConstraintError as error:
-            raise ConstraintError(f"schema at {pointer_of(path)}: {error}") from None
+            raise ConstraintError(f"schema at #{pointer_of(path)}: {error}") from None
         yield node, path
         stack += [(inner, (*path, *step)) for inner, step in reversed(within)]
 
@@ -257,6 +257,6 @@ def reached(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], t
                     roots += [(target, tuple(steps))] if isinstance(target, dict) else []
 
 
-def pointer_of(path: tuple[str | int, ...]) -> str:
+def pointer_of(path: Sequence[str | int]) -> str:
     """A path as a JSON pointer."""
-    return "#" + "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

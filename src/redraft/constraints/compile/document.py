@@ -75,7 +75,7 @@ class Document:
             said = draft_of(node)
             if self.draft.stated and said.stated and said.year != self.draft.year:
                 where = pointer_of((*at, *path))
-                raise ConstraintError(f"schema at {where} is of another draft than the document; write both in one")
+                raise ConstraintError(f"schema at #{where} is of another draft than the document; write both in one")
             self.bases[id(node)] = own
             self._survey(node, (*at, *path))
 
@@ -144,7 +144,7 @@ class Document:
 
     def _ignore(self, path: tuple[str | int, ...], meant: str | None) -> None:
         if len(self.ignored) < MOST_IGNORED:
-            self.ignored.append(Ignored(pointer_of(path)[1:], meant))
+            self.ignored.append(Ignored(pointer_of(path), meant))
 
     def target(self, name: Any, source: dict[str, Any]) -> tuple[str, Any]:
         """The full name of what a reference in `source` names, and the schema there.
@@ -171,17 +171,14 @@ class Document:
             if f"{resource}#{fragment}" not in self.named:
                 raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
             return self.named[f"{resource}#{fragment}"]
-        found = self._pointed(self.named[resource], fragment, name)
-        if isinstance(found, dict) and id(found) in self.bases:
-            return found
-        self._read(found, resource, tuple(fragment.split("/")[1:]))  # it may stand where no schema has to
-        return found
-
-    def _pointed(self, found: Any, pointer: str, name: Any) -> Any:
-        for step in pointer.split("/")[1:]:
+        found = self.named[resource]
+        for step in fragment.split("/")[1:]:
             found = at_step(found, step)
             if found is None:
                 raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
+        if isinstance(found, dict) and id(found) in self.bases:
+            return found
+        self._read(found, resource, tuple(fragment.split("/")[1:]))  # it may stand where no schema has to
         return found
 
 
