@@ -291,16 +291,12 @@ class Weights:
     @cached_property
     def behind(self) -> Reals:
         """The sums, on the host."""
-        return np.asarray(self._behind[0])
+        return np.asarray(self.behind_there[0].cpu())
 
     @cached_property
     def behind_best(self) -> Reals:
         """The largest, on the host."""
-        return np.asarray(self._behind[1])
-
-    @cached_property
-    def _behind(self) -> Reals:
-        return np.asarray(self.behind_there.cpu())
+        return np.asarray(self.behind_there[1].cpu())
 
     def __len__(self) -> int:
         return len(self.mass)
