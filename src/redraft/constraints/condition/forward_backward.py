@@ -194,7 +194,9 @@ def log_messages(
     ConstraintError if nothing is left, RunError for NaN."""
     width, states, edges = len(weights), layout.automaton.states, merged or layout.edges
     weights.upto(width)
-    mass = weights.mass if merged is None else _kinds_mass(merged, weights.mass)
+    mass = weights.mass
+    if merged is not None:  # that of each kind, from that of each class
+        mass = np.stack([_log_sums(row[merged.members], merged.firsts) for row in mass])
     alpha, beta = np.full((2, width + 1, states), NONE)
     alpha[0, start], beta[width] = 0.0, np.where(gates.end, 0.0, NONE)
     into, out = edges.by_target, edges.by_source
@@ -216,11 +218,6 @@ def log_messages(
             summed, classes = _log_sums(summed[of.src], of.starts), of.sums
         bias[i, classes] = np.maximum(summed - log_total, BIAS_OF_NONE)
     return Messages(width, beta, bias, log_total)
-
-
-def _kinds_mass(merged: Merged, mass: Reals) -> Reals:
-    """Summed log-probability of each kind at each position, from that of each class."""
-    return np.stack([_log_sums(row[merged.members], merged.firsts) for row in mass])
 
 
 def best_paths(layout: EdgeLayout, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:
