@@ -190,11 +190,8 @@ def ledger_of(model: DiffusionGemma, *, memory: int | None, max_rows: int, graph
 
 def held_bytes(model: nn.Module) -> int:
     """Bytes of a model's tensors on the device of its norms; experts on the host are not among them."""
-    found: dict[int, int] = {}
     device = next(model.parameters()).device
-    for tensor in _tensors(model):
-        if tensor.device == device:
-            found[id(tensor)] = tensor.numel() * tensor.element_size()
+    found = {id(tensor): tensor.nbytes for tensor in _tensors(model) if tensor.device == device}
     return sum(found.values())
 
 
