@@ -31,6 +31,8 @@ LETTERS = b"qZ~<"
 """Where all of these may come next, the matcher is taken to be inside a string of any characters."""
 CLOSING = b'}]",0123456789ntf[{:-'
 """How an answer is brought to its end, one byte at a time, in this order; inside a free string by its quote."""
+OPENING = b"ntf[{"
+"""What may begin something that goes on: a word, a list, an object."""
 MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
 MOST_SAME = 4
@@ -102,26 +104,6 @@ class Guide:
         found = np.unpackbits(bits, bitorder="little", count=len(self.pieces)).astype(np.bool_)
         found[[*self.ends, *self.tail, *self.forbidden]] = False
         return found
-
-    @cached_property
-    def closing(self) -> list[int]:
-        """The tokens of CLOSING."""
-        return self._single(CLOSING)
-
-    @cached_property
-    def quote(self) -> list[int]:
-        """The token of a quote."""
-        return self._single(b'"')
-
-    @cached_property
-    def openings(self) -> frozenset[int]:
-        """The tokens that may begin something that goes on: a key, an object, a list."""
-        return frozenset(self._single(b"ntf[{"))
-
-    @cached_property
-    def letters(self) -> list[int]:
-        """The tokens of LETTERS."""
-        return self._single(LETTERS)
 
     @cached_property
     def singles(self) -> dict[int, int]:
@@ -233,8 +215,8 @@ class Guide:
         while not matcher.is_accepting():
             if len(found) >= most or matcher.is_stopped():
                 return None
-            free = quote_first or all(matcher.validate_tokens([token]) for token in self.letters)
-            order = [*self.quote, *self.closing] if free else self.closing
+            free = quote_first or all(matcher.validate_tokens([token]) for token in self._single(LETTERS))
+            order = self._single(b'"' + CLOSING if free else CLOSING)
             token = next((one for one in order if matcher.validate_tokens([one])), None)
             if token is None:  # a character that a pattern asks for, or a long text that stands in the schema
                 text = matcher.compute_ff_bytes()
@@ -244,7 +226,7 @@ class Guide:
                         return None
                     found += forced
                     continue
-            if token is None or (not free and token in self.openings):
+            if token is None or (not free and token in self._single(OPENING)):
                 token = self._chosen(matcher, token, turned, often)
             same = self.hints and len(found) % MOST_SAME == 0 and found[-MOST_SAME:] == [token] * MOST_SAME
             if same and (hint := self._hint(matcher, most - len(found))):  # a pattern waits for something else
