@@ -33,6 +33,7 @@ from redraft.constraints.compile.limits import (
     TimeLimitError,
     time_limit,
 )
+from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.guide import Guide, grammar_of, tokenizer_of
 from redraft.constraints.condition.guided import GuidedProjection, NoLayout
@@ -70,10 +71,7 @@ MARKS = {
 @dataclass(frozen=True)
 class Source:
     """What a language was made from: its kind, its text in one spelling, how to make the automaton, the options of
-    that, and the text that values are copied from.
-
-    `compile` makes the automaton.
-    """
+    that, and the text that values are copied from."""
 
     kind: str
     text: str
@@ -82,11 +80,7 @@ class Source:
     verbatim: str = ""
 
     def __post_init__(self) -> None:
-        try:
-            size = len(self.text.encode())
-        except UnicodeEncodeError as error:
-            bad = f"{self.text[error.start]!r} at character {error.start}"
-            raise ConstraintError(f"the {self.kind} has an unpaired surrogate, {bad}; use valid Unicode") from None
+        size = len(as_text(self.text, self.kind).encode())
         if size > MOST_SOURCE_BYTES:
             raise ConstraintError(f"the {self.kind} has {size} bytes; at most {MOST_SOURCE_BYTES}")
 
@@ -211,7 +205,6 @@ class GuidedLanguage(Language):
 
     @property
     def held(self) -> str:
-        """How answers are held."""
         return "guided"
 
     @property
@@ -236,7 +229,6 @@ class GuidedLanguage(Language):
         return found
 
     def holds(self, tokens: Sequence[int]) -> bool:
-        """Whether these tokens, without an end token, are a whole answer."""
         matcher = self.guide.at(tokens)
         return matcher is not None and bool(matcher.is_accepting())
 

@@ -47,13 +47,11 @@ class CausalSequence(Sequence):
         return self.fresh if self.request.read_prompt else int(self.read == len(self.prompt))
 
     def check(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         self.prefix.check()
         assert self.prefix.length - self.read + self.commit_rows == self.blocks, "tokens miscounted"
         assert min(1, self.request.max_tokens) <= self.left <= self.request.max_tokens, "limit miscounted"
 
     def encoded(self, rows: int) -> None:
-        """`rows` causal tokens have become prefix."""
         super().encoded(rows)
         self.fresh = rows
 

@@ -240,12 +240,10 @@ class CanvasSequence(Sequence):
 
     @property
     def width(self) -> int:
-        """Rows of the canvas in the next forward."""
         return self.canvas.width if self.opened else self.request.width
 
     @property
     def step(self) -> int:
-        """Denoising steps of its canvas so far."""
         return self.canvas.step if self.opened else 0
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
@@ -258,7 +256,6 @@ class CanvasSequence(Sequence):
         return self.stepped(updated(self.canvas, stats, self.request.vocab, self.policy, self.noise))
 
     def check(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         self.prefix.check()
         assert self.prefix.length - self.read + self.commit_rows == self.settled_rows, "blocks miscounted"
         assert 0 < self.left <= self.request.max_tokens, "limit miscounted"

@@ -137,7 +137,6 @@ class GgufSource(WeightSource):
         return torch.from_numpy(values).reshape(self.tensors[name].shape)
 
     def read_rows(self, name: str, rows: slice) -> Tensor:
-        """Part of one tensor, along its first axis."""
         return self.read(name)[rows]
 
     def stream(self, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:

@@ -10,10 +10,7 @@ one. A caller's large ones are compiled one after another, since together they w
 end while others come; for the same reason its next one begins only while few of its own have begun. One for which a
 process of its own works steps `aside`: such a process has turns of its own. The clock of one that waits stands still;
 but where the caller's answer has a deadline (`UNTIL`), waiting ends then, and where the caller has left (`GONE`),
-compiling does.
-
-Whatever else is done for one request by threads of Python takes turns in the same way: its template and tokens
-(`PREPARING`), and forwards that no batch has (`READING`).
+compiling does. Other work of one request takes turns in the same way (`PREPARING`, `READING`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,6 @@ class GuidedProjection(Projection):
         return found
 
     def after(self, tokens: Sequence[int]) -> GuidedProjection:
-        """What is left when some tokens have been emitted, the end token not among them."""
         emitted = (*self.emitted, *tokens)
         return replace(
             self, emitted=emitted, left=self.left - len(tokens), plan=TokenPlan(self.plan.tokens[len(tokens) :])
@@ -94,7 +93,6 @@ class GuidedProjection(Projection):
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer is whole and nothing could follow it."""
         return bool(self.matcher.is_accepting()) and not self.guide.allowed(self.matcher).any()
 
     def check(self) -> None:
