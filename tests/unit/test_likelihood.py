@@ -21,6 +21,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import BusyError, RequestError
 from redraft.operations import fill, generate
+from redraft.operations import read_back as reading_back
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import READING, Opinion, read_back, second_opinion
 
@@ -142,6 +143,40 @@ def test_of_two_answers_the_likelier_is_taken_and_a_likely_one_costs_no_second(e
     assert (drawn.done, drawn.instead_of) == (garbled, None)
     assert [(one.done, one.instead_of) for one in (timed, free)] == 2 * [(garbled, None)]
     assert "/who" in timed.guesses(engine.text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "first", "second", "taken"),
+    [
+        ("a low|high", '{"a":"low"}', '{"a":"high"}', False),
+        ("a low|high?", '{"a":"low"}', '{"a":null}', False),
+        ("a low|high?", '{"a":null}', '{"a":"high"}', True),
+        ("a, b low|high", '{"a":"x","b":"low"}', '{"a":"y","b":"low"}', True),
+        ("a, b low|high", '{"a":"x","b":"low"}', '{"a":"y","b":"high"}', False),
+        ("plan", '{"plan":"C"}', '{"plan":"C."}', False),
+        ("plan", '{"plan":"C."}', '{"plan":"C"}', True),
+        ("n int", '{"n":1}', '{"n":12}', True),
+    ],
+)
+def test_the_canvas_keeps_its_choices_and_its_ends_and_they_are_guesses(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, schema: str, first: str, second: str, taken: bool
+) -> None:
+    """Read back, 16 of 48 choices that were right became wrong, and "plan C" became "C." in 9 of 20."""
+    asked = engine.resolve(Request("x", Options(seed=1, max_tokens=30), chat=True, schema=schema))
+    one, other = (
+        replace(
+            engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tuple(engine.text.encode(text, bos=False))
+        )
+        for text in (first, second)
+    )
+    one, other = replace(one, begins=0, finish="stop"), replace(other, begins=0, finish="stop")
+    monkeypatch.setattr(Core, "submit", Mock(return_value=Mock(result=lambda: other)))
+    log_p = {first: (-1.0,) * len(one.tokens), second: (-0.001,) * len(other.tokens)}
+    monkeypatch.setattr(reading_back, "read_back", lambda _engine, _request, done: log_p[done.text])
+    found = second_opinion(engine, asked, one)
+    assert found.done == (other if taken else one)
+    assert (found.instead_of, found.beside) == ((one, None) if taken else (None, other))
+    assert found.guesses(engine.text)
 
 
 def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked_for(

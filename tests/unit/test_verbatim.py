@@ -330,3 +330,21 @@ def test_what_is_said_wins_over_what_nano_does(nano: Engine, monkeypatch: pytest
     nano.extract("Anna is 9.", "who, age int", seed=1, verbatim=False, read_back=False)
     assert "Anna is 9." not in texts
     nano.fill("{{who: string(1..9)}}", source="Anna is 9.", seed=1, verbatim=False, read_back=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "lacks"),
+    [
+        ("The alarm rang at 6:30:15.", ["06:30:15"], ["06:30", "06:30:16", "6:30:15"]),
+        ("from 06:30:15 to 07:00:00", ["06:30:15", "07:00:00"], ["07:00"]),
+        ("06:30:15, leave at 5 pm", ["06:30:15", "06:30", "17:00"], []),
+        ("06:30:15 and 6:30", ["06:30"], []),
+        ("at 26:30:15", ["06:30"], []),
+        ("Call Tom at 08:30.", ["08:30", "09:00:01"], []),
+    ],
+)
+def test_a_time_with_seconds_keeps_them_unless_the_text_has_another(
+    text: str, has: list[str], lacks: list[str]
+) -> None:
+    held = compile_schema({"type": "string", "pattern": CLOCK}, verbatim=text).dfa
+    assert [one for one in (*has, *lacks) if held.matches(f'"{one}"'.encode())] == has

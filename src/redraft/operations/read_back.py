@@ -2,14 +2,20 @@
 
 A canvas settles all of its tokens together; the causal mode says how likely each is behind those before it. Where the
 two disagree the answer is often wrong (record `plain-nano`): a second opinion for the price of one forward. There the
-causal mode may write an answer of its own, a token a forward, and the likelier of the two is taken.
+causal mode may write an answer of its own, a token a forward, and the likelier of the two is taken. Not so among the
+choices of a schema, nor for a point behind a word: there the canvas, which sees the end of a value as well, is right
+more often (docs/log.md).
 """
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from redraft.constraints.language import Source
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
@@ -31,12 +37,14 @@ MORE = 16
 @dataclass(frozen=True)
 class Opinion:
     """An answer and the log-probability of each of its tokens, read back, in nats. If it was written from left to
-    right, `instead_of` is the one that was asked about. `asked` is the prompt's text."""
+    right, `instead_of` is the one that was asked about; `beside` is a likelier one that was not taken. `asked` is the
+    prompt's text."""
 
     done: Generation
     log_p: tuple[float, ...]
     instead_of: Generation | None = None
     asked: str = ""
+    beside: Generation | None = None
 
     def likely(self, text: Text) -> dict[str, float]:
         """Of each plain value of a JSON answer, by its pointer, the probability of its least likely token."""
@@ -44,10 +52,9 @@ class Opinion:
 
     def guesses(self, text: Text) -> list[str]:
         """The pointers of the plain values that are a guess: something else was nearly as likely at one of the tokens,
-        the answer that was asked about has another value there, or it is a number that the prompt does not have."""
-        other = None if self.instead_of is None else field_values(self.instead_of.text)
-        values = field_values(self.done.text)
-        odd = {at for at in values if other is not None and other.get(at, values) != values[at]}
+        the other answer has another value there, or it is a number, date or time that the prompt does not state."""
+        other, values = self.instead_of or self.beside, field_values(self.done.text)
+        odd = _differing(values, field_values(other.text)) if other else set[str]()
         odd |= unstated(values, self.asked) if self.asked else set()
         return [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
 
@@ -94,5 +101,31 @@ def second_opinion(engine: Core, request: Request | ResolvedRequest, done: Gener
         return first
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
+    if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
+        return replace(first, beside=again)
     handle.won()
     return second
+
+
+def _differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]:
+    """The pointers of values that another answer does not have."""
+    return {at for at, value in values.items() if others.get(at, values) != value}
+
+
+def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether the values of a canvas stand against those of the causal mode: one of them is another choice of the
+    schema, or the same text without a point."""
+    choices = _choices(json.loads(source.text)) if source.kind == "schema" else set()
+    pairs = [(values[at], others.get(at)) for at in _differing(values, others)]
+    return any(isinstance(one, str) and (one in choices or other == one + ".") for one, other in pairs)
+
+
+def _choices(schema: Any) -> set[str]:
+    """The texts of every enum and const of a schema."""
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    found = set[str]().union(*map(_choices, inner))
+    if isinstance(schema, dict):
+        enum = schema.get("enum")
+        each = [*(enum if isinstance(enum, list) else []), schema.get("const")]
+        found |= {one for one in each if isinstance(one, str)}
+    return found

@@ -218,14 +218,14 @@ class _Compiler:
     def copied(self, plain: Schema) -> Dfa:
         """A text that is part of the one that values are copied from, unless the schema says how it looks: then one of
         the addresses there, if it asks for such."""
-        formats = plain.get("formats", [])
-        if not self.verbatim or plain.get("patterns") or (formats and not self.listing):
+        looks = [*plain.get("formats", []), *plain.get("patterns", [])]
+        if not self.verbatim or (looks and not self.listing):
             return self.text(plain)
         low, high = plain.get("minLength", 0), plain.get("maxLength")
-        key = f"part {low} {high} {formats}"
+        key = f"part {low} {high} {looks}"
         if key not in self.texts:
-            inside = any_of(addresses(self.verbatim, formats[0])) if formats else parts_of(self.verbatim, low, high)
-            inside = intersect(inside, self.text(plain)) if formats else inside
+            inside = any_of(addresses(self.verbatim, looks[0])) if looks else parts_of(self.verbatim, low, high)
+            inside = intersect(inside, self.text(plain)) if looks else inside
             # A string says no control characters, so perhaps there is none.
             self.texts[key] = self.text(plain) if self.string(inside).is_empty else inside
         return self.texts[key]

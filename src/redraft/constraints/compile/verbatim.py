@@ -21,6 +21,7 @@ from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.values import text_of
 from redraft.errors import ConstraintError
+from redraft.prompts import CLOCK
 
 WORD = ("L", "M", "N", "Pc")
 """Categories of Unicode whose characters make words: letters, marks, digits, the underscore and its like."""
@@ -44,6 +45,7 @@ MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 
 
+_OTHER_TIME = re.compile(r"\d ?[ap]\.?m|clock|noon|midnight|\b(?:past|half|quarter)\b|\d[:.h]\d\d", re.IGNORECASE)
 ADDRESSES, MOST_ADDRESSES = {"email", "uuid", "ipv4", "ipv6"}, 50
 
 
@@ -74,7 +76,11 @@ def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
 
 def addresses(text: str, form: str) -> list[str]:
     """The whole addresses of a format in a text; none of other formats, as dates are often written otherwise, nor where
-    there are many."""
+    there are many. Of a time's pattern, the times with seconds, if the text has no others."""
+    if form == CLOCK:
+        found = [] if _OTHER_TIME.search(SEALED[0].sub("", text)) else SEALED[0].findall(text)
+        found = [*dict.fromkeys(each.zfill(8) for each in found)]
+        return found if len(found) <= MOST_ADDRESSES else []
     if form not in ADDRESSES:
         return []
     found = [*dict.fromkeys(re.findall(rf"(?<![\w.+-])(?:{FORMATS[form]})(?![\w@-]|\.\w)", text))]
