@@ -74,6 +74,7 @@ CHANGES: dict[str, Any] = {
     "canvas.stream": True,
     "canvas.ask_fields": True,
     "canvas.verbatim": True,
+    "canvas.read_back": True,
     "canvas.end_aware": "yes",
     "stream_options.include_usage": True,
     "stream_options.continuous_usage_stats": True,

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import httpx2
 import jsonschema_rs
 import openai
 import pytest
@@ -19,8 +20,9 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletionToolParam
 from pydantic import BaseModel, EmailStr, Field
 from tests.helpers import SCHEMA
-from tests.server.conftest import RECORD, USER, Process
+from tests.server.conftest import RECORD, USER, Process, inside
 
+import redraft
 from redraft.constraints.places import unfenced
 from redraft.constraints.sources import schema_source
 from redraft.errors import ConstraintError
@@ -138,6 +140,39 @@ def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
             assert found.language(nano, 64).source.verbatim == ""
     with pytest.raises(ApiError, match=r"canvas\.verbatim copies what fields say; send canvas\.ask_fields"):
         copied(text, ask_fields=False, verbatim=True)
+
+
+def test_what_is_asked_for_over_http_is_read_back_as_in_python() -> None:
+    """Whole, as a stream and through `responses`: one answer, and the same guesses."""
+    engine = redraft.load("nano")
+    texts = ["We chose plan C.", "Send 3 apples to Maria.", "lost black wallet near the station, reward 50 euros"]
+    fields = {"properties": {"item": {"type": "string"}, "number": {"type": "integer"}}, "required": ["item", "number"]}
+    schema = {"type": "object", **fields, "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for at in inside(engine, Settings(ask_fields=True)):
+        with httpx2.Client(base_url=at.base, timeout=100) as http:
+
+            def asked(text: str, **more: Any) -> Any:
+                said = [{"role": "user", "content": text}]
+                body = {"model": "nano", "messages": said, "response_format": form, "seed": 3} | more
+                return http.post("/chat/completions", json=body)
+
+            for text in texts:
+                alone = engine.extract(text, schema, seed=3)
+                choice, guesses = asked(text).json()["choices"][0], list(alone.guesses or ())
+                assert (choice["message"]["content"], choice["canvas"]["guesses"]) == (alone.text, guesses)
+                events = [line[6:] for line in asked(text, stream=True).text.splitlines() if line.startswith("data: {")]
+                parts = [json.loads(event)["choices"][0] for event in events]
+                assert "".join(part["delta"].get("content") or "" for part in parts) == alone.text
+                assert parts[-1]["canvas"]["guesses"] == guesses
+                canvas = asked(text, canvas={"read_back": False}).json()["choices"][0]
+                assert canvas["message"]["content"] == engine.extract(text, schema, seed=3, read_back=False).text
+                assert "guesses" not in canvas["canvas"]
+                timed = asked(text, deadline_ms=90_000).json()["choices"][0]
+                assert timed["message"] == choice["message"]
+            refused = asked(texts[0], canvas={"ask_fields": False, "read_back": True}).json()["error"]["message"]
+            assert refused == "canvas.read_back reads what fields say; send canvas.ask_fields"
+    engine.loop.stop()
 
 
 def test_json_object_is_one(client: OpenAI) -> None:

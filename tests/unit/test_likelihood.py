@@ -19,9 +19,8 @@ from redraft.engine.prefixes import PREFILL_CHUNK
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.errors import BusyError, RequestError
+from redraft.errors import BusyError, DeadlineError, RequestError
 from redraft.operations import fill, generate
-from redraft.operations import read_back as reading_back
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import READING, Opinion, read_back, second_opinion
 
@@ -137,12 +136,14 @@ def test_of_two_answers_the_likelier_is_taken_and_a_likely_one_costs_no_second(e
     with pytest.MonkeyPatch.context() as patch:  # the reading, and then what is written anew
         patch.setattr(Core, "submit", Mock(side_effect=[engine.submit(reading), BusyError("full")]))
         assert second_opinion(engine, asked, garbled).done == garbled
-    timed = second_opinion(engine, replace(asked, deadline_sec=9.0), garbled)
+    timed = second_opinion(engine, replace(asked, deadline_sec=99.0), garbled)
+    assert (timed.done.text, timed.instead_of) == (found.done.text, garbled)
+    with pytest.raises(DeadlineError, match="no time is left"):
+        second_opinion(engine, replace(asked, deadline_sec=garbled.seconds), garbled)
     free = second_opinion(engine, replace(asked, language=None), garbled)
     drawn = second_opinion(engine, replace(asked, policy=replace(asked.policy, draw=True)), garbled)
     assert (drawn.done, drawn.instead_of) == (garbled, None)
-    assert [(one.done, one.instead_of) for one in (timed, free)] == 2 * [(garbled, None)]
-    assert "/who" in timed.guesses(engine.text)
+    assert (free.done, free.instead_of) == (garbled, None)
 
 
 @pytest.mark.parametrize(
@@ -163,20 +164,22 @@ def test_the_canvas_keeps_its_choices_and_its_ends_and_they_are_guesses(
 ) -> None:
     """Read back, 16 of 48 choices that were right became wrong, and "plan C" became "C." in 9 of 20."""
     asked = engine.resolve(Request("x", Options(seed=1, max_tokens=30), chat=True, schema=schema))
-    one, other = (
-        replace(
-            engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tuple(engine.text.encode(text, bos=False))
-        )
-        for text in (first, second)
-    )
-    one, other = replace(one, begins=0, finish="stop"), replace(other, begins=0, finish="stop")
-    monkeypatch.setattr(Core, "submit", Mock(return_value=Mock(result=lambda: other)))
-    log_p = {first: (-1.0,) * len(one.tokens), second: (-0.001,) * len(other.tokens)}
-    monkeypatch.setattr(reading_back, "read_back", lambda _engine, _request, done: log_p[done.text])
+    plain = replace(engine.generate("a", max_tokens=1, seed=1), begins=0, finish="stop", prompt_logprobs=())
+    tokens = [tuple(engine.text.encode(text, bos=False)) for text in (first, second)]
+    one, other = replace(plain, text=first, tokens=tokens[0]), replace(plain, text=second, tokens=tokens[1])
+
+    def reading(nats: float, count: int) -> Mock:
+        rows = ((0, 0.0),), *[((0, nats),)] * count
+        read = replace(plain, prompt_logprobs=(rows[0],) * (len(asked.prompt) - 1) + rows[1:])
+        return Mock(result=lambda: read)
+
+    handles = [reading(-1.0, len(one.tokens)), Mock(result=lambda: other), reading(-0.001, len(other.tokens))]
+    monkeypatch.setattr(Core, "submit", Mock(side_effect=handles))
     found = second_opinion(engine, asked, one)
     assert found.done == (other if taken else one)
     assert (found.instead_of, found.beside) == ((one, None) if taken else (None, other))
     assert found.guesses(engine.text)
+    assert handles[1].won.called == taken
 
 
 def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked_for(

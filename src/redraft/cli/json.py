@@ -225,7 +225,7 @@ def _line(
 
     read: dict[str, Any] = {}
     guessed: Sequence[str] = ()
-    if reads_back(engine, arguments.read_back, request.options):
+    if reads_back(engine, arguments.read_back):
         with suppress(RedraftError):  # of an image, or for a full disk of the trace: there is an answer all the same
             opinion = second_opinion(engine, request, done)
             done, guessed = opinion.done, opinion.guesses(engine.text)

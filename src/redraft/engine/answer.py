@@ -99,6 +99,7 @@ class Answer:
     first_text_sec: float | None = None
     seconds: float = 0.0
     finish: FinishReason | None = None
+    guesses: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self._marks = marks_of(self.text)
@@ -189,6 +190,7 @@ class Answer:
             content_logprobs=tuple(self.shown_logprobs()),
             constraint=None if language is None else language.held,
             ignored=() if language is None else language.ignored,
+            guesses=self.guesses,
             cached_tokens=blocks[0].cached if blocks else 0,
         )
 

@@ -147,7 +147,8 @@ class Generation:
     `constraint` says how a language was held: `exact` by the projection alone, `checked` by a validator, too, `guided`
     from left to right; `ignored` are the keywords of its schema that its draft does not define, as JSON pointers.
     `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one;
-    `guesses`, of what was extracted and read back, are the pointers of values that are a guess (`second_opinion`).
+    `guesses`, of what was extracted and read back, are the pointers of values that are a guess (`second_opinion`), else
+    None.
     `cached_tokens` of the prompt came from kept prefixes. Times are seconds from submission.
     """
 
@@ -173,7 +174,7 @@ class Generation:
     content_logprobs: tuple[Logprobs, ...] = ()
     constraint: str | None = None
     ignored: tuple[str, ...] = ()
-    guesses: tuple[str, ...] = ()
+    guesses: tuple[str, ...] | None = None
     cached_tokens: int = field(default=0, compare=False)
 
     @property

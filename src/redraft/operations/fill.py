@@ -65,7 +65,7 @@ def fill(
     if verbatim and source is None:
         raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
     options = options if seed is None else replace(options, seed=seed)
-    again = reads_back(engine, read_back, options)
+    again = reads_back(engine, read_back)
     fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, again, options)
     if verbatim is not None or source is None or not engine.by_fields:
         return fill_in(verbatim=bool(verbatim))

@@ -154,7 +154,7 @@ def _extraction(engine: Core, plain: Any, text: str, options: Options, verbatim:
 
 def _read(engine: Core, request: ResolvedRequest, done: Generation, again: bool | None) -> Generation:
     """An answer, or what a second opinion makes of it."""
-    if reads_back(engine, again, request):
+    if reads_back(engine, again):
         with suppress(RedraftError):  # there is an answer all the same
             opinion = second_opinion(engine, request, done)
             return replace(opinion.done, guesses=tuple(opinion.guesses(engine.text)))

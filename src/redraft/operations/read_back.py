@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from redraft.constraints.language import Source
+from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
+from redraft.engine.handle import Handle
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
-from redraft.errors import RedraftError, RequestError
+from redraft.errors import DeadlineError, RedraftError, RequestError
 from redraft.operations.stated import unstated
 from redraft.text import Text
 
@@ -59,9 +61,13 @@ class Opinion:
         return [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
 
 
-def reads_back(engine: Core, given: bool | None, options: Options | ResolvedRequest) -> bool:
-    """Whether an answer is read back: as given, else for a model asked by fields, if nothing limits its time."""
-    return engine.by_fields and options.deadline_sec is None if given is None else given
+_Steps = Generator[ResolvedRequest, Generation, Opinion]
+"""Yields what to run next, is sent what came of it or thrown what went wrong, and returns the opinion."""
+
+
+def reads_back(engine: Core, given: bool | None) -> bool:
+    """Whether an answer is read back: as given, else for a model that is asked by fields."""
+    return engine.by_fields if given is None else given
 
 
 def read_back(engine: Core, request: Request | ResolvedRequest, done: Generation) -> tuple[float, ...]:
@@ -70,41 +76,107 @@ def read_back(engine: Core, request: Request | ResolvedRequest, done: Generation
     `field_likelihood` makes probabilities of fields of them. Raises RequestError for a prompt with images, and for one
     that leaves the answer no room in the context.
     """
-    asked = request if isinstance(request, ResolvedRequest) else engine.resolve(request)
-    if asked.images:
-        raise RequestError("the prompt has images, behind which nothing can be read back; leave the reading out")
-    read = engine.run(engine.resolve(Request([*asked.prompt, *done.tokens], READING)))
-    return tuple(row[0][1] for row in read.prompt_logprobs[len(asked.prompt) - 1 :])
+    asked = engine.resolve(request)
+    return _read(asked, engine.run(_reading(engine, asked, done)))
 
 
 def second_opinion(engine: Core, request: Request | ResolvedRequest, done: Generation) -> Opinion:
     """The answer to a request, or, where at one of its tokens something else was likelier, the one that the causal mode
     writes under the same constraint, if that is likelier as a whole. It may have twice as many tokens, and a few.
 
-    What is not to be the likeliest (drawn, or by a `logit_bias`), has no constraint, a check or a deadline is only
-    read. Raises as `read_back`.
+    What is not to be the likeliest (drawn, or by a `logit_bias`), has no constraint or a check is only read. Raises as
+    `read_back`; DeadlineError if the answer left nothing of its `deadline_sec`.
     """
-    asked = request if isinstance(request, ResolvedRequest) else engine.resolve(request)
-    prompt = engine.text.decode(asked.prompt)
-    first = Opinion(done, read_back(engine, asked, done), asked=prompt)
+    opinions, handles = _Opinions(_opinions(engine, engine.resolve(request), done)), list[Handle]()
+    while opinions.result is None:
+        try:
+            handles.append(engine.submit(opinions.asked))
+            found = handles[-1].result()
+        except RedraftError as error:
+            opinions.take(error)
+        else:
+            opinions.take(found)
+    return _reported(opinions.result, handles)
+
+
+async def second_opinion_async(engine: Core, request: ResolvedRequest, done: Generation) -> Opinion:
+    """The same for coroutines; answers are compared on threads."""
+    opinions, handles = _Opinions(_opinions(engine, request, done)), list[Handle]()
+    while opinions.result is None:
+        try:
+            handles.append(engine.submit(opinions.asked))
+            found = await handles[-1].aresult()
+        except RedraftError as error:
+            opinions.take(error)
+        else:
+            await judged(opinions.take, found)
+    return _reported(opinions.result, handles)
+
+
+class _Opinions:
+    """A second opinion apart from what runs it: `asked` is to be run next, until there is a `result`."""
+
+    def __init__(self, steps: _Steps) -> None:
+        self._steps = steps
+        self.result: Opinion | None = None
+        self.asked = next(steps)
+
+    def take(self, found: Generation | RedraftError) -> None:
+        """What came of `asked`. Raises what went wrong with reading the answer that there is."""
+        try:
+            self.asked = self._steps.throw(found) if isinstance(found, RedraftError) else self._steps.send(found)
+        except StopIteration as over:
+            self.result = over.value
+
+
+def _reported(opinion: Opinion, handles: Sequence[Handle]) -> Opinion:
+    """The opinion; those who observe the requests learn which of the answers was used."""
+    if opinion.instead_of is not None:
+        handles[1].won()  # between the two readings
+    return opinion
+
+
+def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
+    prompt, left = engine.text.decode(asked.prompt), None
+    if asked.deadline_sec is not None and (left := asked.deadline_sec - done.seconds) <= 0:
+        raise DeadlineError("no time is left to read the answer back; allow more or leave the reading out")
+    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done))), asked=prompt)
     doubted = min(first.log_p, default=0.0) < math.log(EVEN)
     likeliest = not (asked.policy.draw or asked.policy.shaping.bias)
-    if not doubted or not likeliest or asked.language is None or asked.needs_repair or asked.deadline_sec is not None:
+    if not doubted or not likeliest or asked.language is None or asked.needs_repair:
         return first
-    most = min(asked.max_tokens, 2 * len(done.tokens) + MORE)
-    options = Options(causal=True, temperature=0.0, max_tokens=most, min_tokens=asked.min_tokens, seed=asked.seed)
+    options = Options(
+        causal=True,
+        temperature=0.0,
+        max_tokens=min(asked.max_tokens, 2 * len(done.tokens) + MORE),
+        min_tokens=asked.min_tokens,
+        seed=asked.seed,
+        logprobs=asked.logprobs,
+        deadline_sec=left,
+    )
     try:
-        handle = engine.submit(Request([*asked.prompt], options, constraint=asked.language))
-        again = handle.result()
-        second = Opinion(again, read_back(engine, asked, again), instead_of=done, asked=prompt)
+        again = yield engine.resolve(Request([*asked.prompt], options, constraint=asked.language))
+        read = yield _reading(engine, asked, again)
     except RedraftError:  # there is a valid answer, whatever became of another one
         return first
+    second = Opinion(again, _read(asked, read), instead_of=done, asked=prompt)
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
         return replace(first, beside=again)
-    handle.won()
     return second
+
+
+def _reading(engine: Core, asked: ResolvedRequest, done: Generation) -> ResolvedRequest:
+    """The request that reads an answer behind its prompt. Raises RequestError."""
+    if asked.images:
+        raise RequestError("the prompt has images, behind which nothing can be read back; leave the reading out")
+    return engine.resolve(Request([*asked.prompt, *done.tokens], READING))
+
+
+def _read(asked: ResolvedRequest, read: Generation) -> tuple[float, ...]:
+    """The log-probabilities of an answer's tokens, from what its reading returned."""
+    return tuple(row[0][1] for row in read.prompt_logprobs[len(asked.prompt) - 1 :])
 
 
 def _differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]:

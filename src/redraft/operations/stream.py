@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+from contextlib import suppress
 
 from redraft.constraints.validation import judged
 from redraft.engine.answer import Answer, Delta
@@ -12,6 +13,8 @@ from redraft.engine.events import Block, Finished
 from redraft.engine.handle import Handle, Inbox
 from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.engine.scope import CancelScope
+from redraft.errors import RedraftError
+from redraft.operations.read_back import second_opinion_async
 from redraft.operations.repair import repair_async
 from redraft.text import Message
 
@@ -21,13 +24,19 @@ ABORTED = -1
 class AnswerStream:
     """Requests that were submitted together, and their answers so far.
 
-    Those with one prompt have it encoded once. What needs repair is repaired before anything of it comes: as one block
-    and the end. Iterating gives (number of the request, delta) until all have finished, and raises what goes wrong with
-    one of them. A reader who is slower than the canvas misses drafts.
+    Those with one prompt have it encoded once. What needs repair is repaired before anything of it comes, and with
+    `read_back` each is read back (`second_opinion`): as one block and the end. Iterating gives (number of the request,
+    delta) until all have finished, and raises what goes wrong with one of them. A reader who is slower than the canvas
+    misses drafts.
     """
 
     def __init__(
-        self, engine: Core, requests: Sequence[str | Request | ResolvedRequest], *, drafts: bool = False
+        self,
+        engine: Core,
+        requests: Sequence[str | Request | ResolvedRequest],
+        *,
+        drafts: bool = False,
+        read_back: bool = False,
     ) -> None:
         """Submit them on a running event loop. Raises BusyError, and leaves none of them behind."""
         resolved = [engine.resolve(one) for one in requests]
@@ -44,8 +53,8 @@ class AnswerStream:
         engine.loop.start()
         try:
             for i, one in enumerate(resolved):
-                if one.needs_repair:
-                    self._tasks.append(asyncio.create_task(self._repair(i, one)))
+                if one.needs_repair or read_back:
+                    self._tasks.append(asyncio.create_task(self._settle(i, one, read_back)))
                     continue
                 behind = first.get((one.prompt, one.images))
                 handle = self._engine.submit(one, drafts=drafts, behind=behind, inbox=self._inbox, key=i)
@@ -99,9 +108,14 @@ class AnswerStream:
             task.cancel()
         self._inbox.put(ABORTED, Finished("aborted", 0))  # a reader may be waiting
 
-    async def _repair(self, i: int, request: ResolvedRequest) -> None:
+    async def _settle(self, i: int, request: ResolvedRequest, read_back: bool) -> None:
         try:
             done = await repair_async(self._engine, request)
+            with suppress(RedraftError):  # there is an answer all the same
+                if read_back and done.finish == "stop":
+                    opinion = await second_opinion_async(self._engine, request, done)
+                    done, guesses = opinion.done, opinion.guesses(self._engine.text)
+                    self.answers[i].guesses = tuple(guesses)
         except Exception as error:  # for the reader
             self._errors[i] = error
             self._inbox.put(i, Finished("error", 0, error))

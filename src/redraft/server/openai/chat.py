@@ -81,7 +81,8 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
-    return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused)
+    again = asked is not None and _read_back(service, body)
+    return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused, read_back=again)
 
 
 def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher | None = None) -> list[dict[str, Any]]:
@@ -117,6 +118,8 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
         return said
     if body.canvas is not None and body.canvas.verbatim:
         raise unsupported("canvas.verbatim", "canvas.verbatim copies what fields say; send canvas.ask_fields")
+    if body.canvas is not None and body.canvas.read_back:
+        raise unsupported("canvas.read_back", "canvas.read_back reads what fields say; send canvas.ask_fields")
     return None
 
 
@@ -137,6 +140,12 @@ def _copied(
     if canvas.verbatim is None and not (service.settings.ask_fields and alone and canvas.width is None):
         return constraint
     return constraint if canvas.verbatim is False else copied(constraint, text, wanted=bool(canvas.verbatim))
+
+
+def _read_back(service: Service, body: Chat) -> bool:
+    """Whether an answer whose fields are asked for is read back: as sent, else as served."""
+    sent = None if body.canvas is None else body.canvas.read_back
+    return service.settings.ask_fields if sent is None else sent
 
 
 def _schema(body: Chat, choice: Choice) -> Any:

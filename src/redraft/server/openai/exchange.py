@@ -50,7 +50,7 @@ class Reply(JSONResponse):
 @dataclass(frozen=True)
 class Work:
     """What one body asks for. `predicted` are tokens that the client expects of each answer; with `drafts` a stream has
-    every step. `unused` fields have no effect beside the others."""
+    every step; otherwise each is read back if `read_back`. `unused` fields have no effect beside the others."""
 
     body: Sampling
     requests: tuple[ResolvedRequest, ...]
@@ -59,6 +59,7 @@ class Work:
     predicted: Sequence[int] = ()
     drafts: bool = False
     unused: Sequence[str] = ()
+    read_back: bool = False
 
 
 class Exchange:
@@ -75,7 +76,7 @@ class Exchange:
         service.name_caller(request)
         try:
             engine = service.engine.within(service.scope(request))
-            self.answers = AnswerStream(engine, work.requests, drafts=drafts)
+            self.answers = AnswerStream(engine, work.requests, drafts=drafts, read_back=work.read_back and not drafts)
         except BaseException:
             self._room.close()
             raise

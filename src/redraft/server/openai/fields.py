@@ -77,6 +77,11 @@ class CanvasOptions(Body):
     verbatim: Flag | None = Field(
         default=None, description="where fields are asked for: copy strings word for word; by default of nano"
     )
+    read_back: Flag | None = Field(
+        default=None,
+        description="where fields are asked for: read the answer a second time, from left to right, take that way's"
+        " answer if it is likelier, and name `guesses`; by default of nano, and not with canvas.stream",
+    )
 
 
 class Sampling(Body):
