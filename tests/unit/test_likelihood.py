@@ -10,6 +10,7 @@ import torch
 from tests.helpers import ORACLE, oracle_model, reference, side_by_side
 
 from redraft.config import read_config
+from redraft.constraints.sources import schema_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Core
 from redraft.engine.events import Finished, PromptRead
@@ -180,6 +181,28 @@ def test_the_canvas_keeps_its_choices_and_its_ends_and_they_are_guesses(
     assert (found.instead_of, found.beside) == ((one, None) if taken else (None, other))
     assert found.guesses(engine.text)
     assert handles[1].won.called == taken
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "guessed"),
+    [
+        ("[ERROR] db: timeout", "INFO", True),
+        ("[error] db: timeout", "ERROR", False),
+        ("no WARNING and no ERROR", "INFO", True),
+        ("WARN or ERROR", "INFO", False),
+        ("it broke", "INFO", False),
+        ("INFO: no ERROR", "INFO", False),
+    ],
+)
+def test_a_choice_that_the_text_lacks_beside_one_that_it_has_is_a_guess(
+    engine: Engine, text: str, said: str, guessed: bool
+) -> None:
+    source = schema_source("level INFO|WARN|ERROR", verbatim=text)
+    answer = json.dumps({"level": said})
+    tokens = tuple(engine.text.encode(answer, bos=False))
+    done = replace(engine.generate("a", max_tokens=1, seed=1), text=answer, tokens=tokens, begins=0)
+    found = Opinion(done, (0.0,) * len(tokens), source=source).guesses(engine.text)
+    assert found == (["/level"] if guessed else [])
 
 
 def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked_for(

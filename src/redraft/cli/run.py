@@ -70,6 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise RequestError(f"{name} is no file of lines; folders, Parquet and URLs need --ray")
     if not (needs_ray(arguments.source) or Path(arguments.source).is_file()):
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
+    if not on_ray and Path(arguments.source).suffix.lower() in (".csv", ".tsv", ".xlsx"):
+        raise RequestError(
+            f"{arguments.source} is a table; a row is a JSON object. redraft json --many reads a text a line, and"
+            " engine.extract_many any texts in Python"
+        )
     # Row i has this plus i, which is below 2^64.
     if arguments.seed is not None and not 0 <= arguments.seed < 2**63:
         raise RequestError(f"--seed is {arguments.seed}; it must be an integer from 0 to 2^63-1")

@@ -92,6 +92,8 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
             remedy = "; a list of texts is str[]"
         elif not _bracketed(kind) and " " in kind:
             remedy = "; put commas between fields"
+        elif not remedy:
+            remedy = f"; write a name of two words as {field['name']}_{kind}"
         raise ConstraintError(
             f"schema {text!r:.200}: {field['name']!r} has type {kind!r}; types: {', '.join(TYPES)}{remedy}"
         )

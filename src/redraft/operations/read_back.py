@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,13 +41,14 @@ MORE = 16
 class Opinion:
     """An answer and the log-probability of each of its tokens, read back, in nats. If it was written from left to
     right, `instead_of` is the one that was asked about; `beside` is a likelier one that was not taken. `asked` is the
-    prompt's text."""
+    prompt's text, `source` what the answer was held to."""
 
     done: Generation
     log_p: tuple[float, ...]
     instead_of: Generation | None = None
     asked: str = ""
     beside: Generation | None = None
+    source: Source | None = None
 
     def likely(self, text: Text) -> dict[str, float]:
         """Of each plain value of a JSON answer, by its pointer, the probability of its least likely token."""
@@ -54,10 +56,12 @@ class Opinion:
 
     def guesses(self, text: Text) -> list[str]:
         """The pointers of the plain values that are a guess: something else was nearly as likely at one of the tokens,
-        the other answer has another value there, or it is a number, date or time that the prompt does not state."""
+        the other answer has another value there, it is a number, date or time that the prompt does not state, or a
+        choice that the text lacks where it has one other."""
         other, values = self.instead_of or self.beside, field_values(self.done.text)
         odd = _differing(values, field_values(other.text)) if other else set[str]()
         odd |= unstated(values, self.asked) if self.asked else set()
+        odd |= _unsaid(values, self.source) if self.source else set()
         return [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
 
 
@@ -140,7 +144,8 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
     prompt, left = engine.text.decode(asked.prompt), None
     if asked.deadline_sec is not None and (left := asked.deadline_sec - done.seconds) <= 0:
         raise DeadlineError("no time is left to read the answer back; allow more or leave the reading out")
-    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done))), asked=prompt)
+    source = None if asked.language is None else asked.language.source
+    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done))), asked=prompt, source=source)
     doubted = min(first.log_p, default=0.0) < math.log(EVEN)
     likeliest = not (asked.policy.draw or asked.policy.shaping.bias)
     if not doubted or not likeliest or asked.language is None or asked.needs_repair:
@@ -159,7 +164,7 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
         read = yield _reading(engine, asked, again)
     except RedraftError:  # there is a valid answer, whatever became of another one
         return first
-    second = Opinion(again, _read(asked, read), instead_of=done, asked=prompt)
+    second = Opinion(again, _read(asked, read), instead_of=done, asked=prompt, source=source)
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
@@ -187,17 +192,38 @@ def _differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]
 def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether the values of a canvas stand against those of the causal mode: one of them is another choice of the
     schema, or the same text without a point."""
-    choices = _choices(json.loads(source.text)) if source.kind == "schema" else set()
+    choices = {one for several in _choices(source) for one in several}
     pairs = [(values[at], others.get(at)) for at in _differing(values, others)]
     return any(isinstance(one, str) and (one in choices or other == one + ".") for one, other in pairs)
 
 
-def _choices(schema: Any) -> set[str]:
-    """The texts of every enum and const of a schema."""
-    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    found = set[str]().union(*map(_choices, inner))
-    if isinstance(schema, dict):
-        enum = schema.get("enum")
-        each = [*(enum if isinstance(enum, list) else []), schema.get("const")]
-        found |= {one for one in each if isinstance(one, str)}
-    return found
+def _unsaid(values: Mapping[str, Any], source: Source) -> set[str]:
+    """The pointers of choices that the text to copy from does not have, as a word, where it has one of the others."""
+
+    def words(text: str) -> str:
+        return " ".join(["", *re.findall(r"\w+", text.lower()), ""])
+
+    said = words(source.verbatim)
+
+    def stands(one: str) -> bool:
+        return words(one) in said
+
+    several = _choices(source) if source.verbatim else []
+    among = {one: [other for other in each if stands(other)] for each in several for one in each}
+    return {
+        at for at, one in values.items() if isinstance(one, str) and len(among.get(one, ())) == 1 and not stands(one)
+    }
+
+
+def _choices(source: Source) -> list[list[str]]:
+    """The texts of each enum and const of a schema."""
+    found, todo = list[list[str]](), [json.loads(source.text)] if source.kind == "schema" else []
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            enum = one.get("enum")
+            found += [
+                [each for each in (enum if isinstance(enum, list) else [one.get("const")]) if isinstance(each, str)]
+            ]
+        todo += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return [each for each in found if each]
