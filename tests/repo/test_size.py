@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 50_620, TESTS: 36_660}
+WHOLE_WALLS = {SOURCE: 50_720, TESTS: 36_860}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_050,
+    "core": 11_030,
     "images": 840,
     "model/gpu": 2_020,
-    "weights": 3_610,
-    "constraints": 7_630,
-    "tasks": 2_790,
-    "tune": 4_410,
-    "measure": 2_840,
+    "weights": 3_580,
+    "constraints": 7_580,
+    "tasks": 2_830,
+    "tune": 4_390,
+    "measure": 2_820,
     "server": 6_560,
-    "operations": 2_460,
+    "operations": 2_710,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_210,
+    "cli": 5_190,
 }
 
 
