@@ -804,6 +804,8 @@ def test_what_is_no_text_is_not_extracted_from() -> None:
         next(engine.map("ab"))
     with pytest.raises(RequestError, match="one text"):
         engine.extract_many("ab", "who")
+    with pytest.raises(RequestError, match="at_once is 0"):
+        engine.extract_many(["ab"], "who", at_once=0)
     with pytest.raises(ConstraintError):
         engine.extract_many(["ab"], {"type": "objekt"})
 

@@ -38,7 +38,7 @@ from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import piece_of
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.operations.engine import Engine
-from redraft.operations.repair import repair, repair_async
+from redraft.operations.repair import Repair, repair, repair_async
 from redraft.operations.stream import stream
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -378,7 +378,8 @@ def test_nobody_waits_for_the_check_of_an_answer_that_is_not_wanted_any_more(eng
 
     async def cancelled() -> None:
         request = engine.resolve(Request("hello", Options(seed=1, steps=1, max_tokens=4), check=hang))
-        answer = asyncio.create_task(repair_async(engine, request))
+        repairing = Repair(engine, request)
+        answer = asyncio.create_task(repair_async(engine, repairing, engine.submit(repairing.asked)))
         await asyncio.to_thread(begun.wait, 60)
         answer.cancel()
         await asyncio.wait([answer])

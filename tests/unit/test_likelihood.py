@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -177,7 +178,8 @@ def test_the_canvas_keeps_its_choices_and_its_ends_and_they_are_guesses(
     handles = [reading(-1.0, len(one.tokens)), Mock(result=lambda: other), reading(-0.001, len(other.tokens))]
     monkeypatch.setattr(Core, "submit", Mock(side_effect=handles))
     found = second_opinion(engine, asked, one)
-    assert found.done == (other if taken else one)
+    assert found.done.text == (second if taken else first)
+    assert sum(found.done.steps) == sum(one.steps) + (sum(other.steps) if taken else 0)
     assert (found.instead_of, found.beside) == ((one, None) if taken else (None, other))
     assert found.guesses(engine.text)
     assert handles[1].won.called == taken
@@ -192,6 +194,7 @@ def test_the_canvas_keeps_its_choices_and_its_ends_and_they_are_guesses(
         ("WARN or ERROR", "INFO", False),
         ("it broke", "INFO", False),
         ("INFO: no ERROR", "INFO", False),
+        ("no ERRORS", "INFO", False),
     ],
 )
 def test_a_choice_that_the_text_lacks_beside_one_that_it_has_is_a_guess(
@@ -233,3 +236,39 @@ def test_many_texts_are_extracted_as_each_alone_and_a_text_that_fails_does_not_e
         done, alone = found[i], engine.extract(texts[i], "qty int", seed=4 + i, read_back=True)
         assert isinstance(done, Generation)
         assert (done.text, done.guesses, done.seed) == (alone.text, alone.guesses, 4 + i)
+
+
+def test_choices_are_looked_for_at_their_own_field(engine: Engine) -> None:
+    """Also behind a reference, in a list and beside null; of C++ and C# the marks count, and a free text has none."""
+    schema = {
+        "type": "object",
+        "$defs": {"L": {"enum": ["C++", "C#", "Java"]}},
+        "properties": {
+            "a": {"anyOf": [{"$ref": "#/$defs/L"}, {"type": "null"}]},
+            "b": {"type": "array", "items": {"enum": ["small", "medium"]}},
+            "c": {"type": "string"},
+            "d": {"enum": ["medium", "no", "x"]},
+        },
+    }
+    source = schema_source(schema, verbatim="A medium project in C#, please")
+
+    def guesses(value: object) -> list[str]:
+        text = json.dumps(value)
+        tokens = tuple(engine.text.encode(text, bos=False))
+        done = replace(engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tokens, begins=0)
+        return Opinion(done, (0.0,) * len(tokens), source=source).guesses(engine.text)
+
+    assert guesses({"a": "C#", "b": ["medium"], "c": "small", "d": "medium"}) == []
+    assert guesses({"a": "C++", "b": ["small"], "c": "Java", "d": "no"}) == ["/a", "/b/0", "/d"]
+
+
+def test_thousands_of_choices_take_no_time(engine: Engine) -> None:
+    """Two thousand took 51 seconds of an event loop."""
+    names = [f"choice number {i}" for i in range(3000)]
+    source = schema_source({"properties": {"a": {"enum": names}}}, verbatim="a text. " * 5000)
+    text = json.dumps({"a": names[7]})
+    tokens = tuple(engine.text.encode(text, bos=False))
+    done = replace(engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tokens, begins=0)
+    began = time.process_time()
+    assert Opinion(done, (0.0,) * len(tokens), source=source).guesses(engine.text) == []
+    assert time.process_time() - began < 1

@@ -25,7 +25,7 @@ from redraft.operations.stated import unstated
         ("CHF 1'234.50, 1\u2019234,5 or 1,00,000", [1234.5, 100000], [1, 234]),
         ("52.52,13.405 and 37.77,-122.41 and [-1,-5]", [52.52, 13.405, 37.77, -122.41, -1, -5], [122.41]),
         ("x .5, 1e5, minus 3, 50%, 1.5 million or 227.9bn", [0.5, 1e5, -3, 50, 1.5, 1500000, 227.9e9], [-50]),
-        ("nothing", [], [0, 0.5, 1e300, float("inf")]),
+        ("nothing", [], [0, 0.5, 1e300, float("inf"), 10**400]),
     ],
 )
 def test_a_number_is_in_a_text_as_people_write_it(text: str, has: list[float], lacks: list[float]) -> None:
@@ -43,8 +43,13 @@ def test_a_number_is_in_a_text_as_people_write_it(text: str, has: list[float], l
         ("El 12 de marzo de 2025 a las 8", ["2025-03-12", "20:00"], ["2025-03-13", "20:15"]),
         ("2024-11-02T14:05:33Z", ["2024-11-02", "14:05:33", "14:05"], ["2024-12-02", "06:14:00"]),
         ("20251104 0930", [], ["2025-11-04"]),
-        ("Sept 5th, 2026 at noon", ["2026-09-05"], ["12:00", "2026-08-05"]),
+        ("Sept 5th, 2026 at noon", ["2026-09-05", "12:00"], ["2026-08-05"]),
         ("Tuesday, I may march", [], ["2026-03-03", "09:00"]),
+        ("On 13/04/2026 we meet", ["2026-04-13"], ["1999-04-13"]),
+        ("On April 3, 2026 add 3/4 cup", ["2026-04-03"], []),
+        ("at quarter to three, or noon", ["14:45", "02:45", "12:00"], ["15:45"]),
+        ("14:05:30", ["14:05:30"], ["14:05:59"]),
+        ("am 5. Oktober 2026, may", ["2026-10-05"], []),
     ],
 )
 def test_a_date_or_time_is_stated_part_by_part(text: str, has: list[str], lacks: list[str]) -> None:

@@ -100,14 +100,13 @@ def extract_many(
     verbatim: bool | None = None,
     options: Options = DEFAULTS,
 ) -> Iterator[Generation | RedraftError]:
-    """As `extract`, for each of many texts, in their order, side by side as `map` does.
+    """As `extract`, for each of many texts, in their order: answered side by side, and read back one by one.
 
     A text that failed has its error in the place of its answer, and the others go on. The seed of the first text is
     `seed`, that of each other one more. Raises RequestError for one text in place of several and for `at_once` below
     1, ConstraintError for a schema that cannot be kept.
     """
-    if isinstance(texts, str | bytes):
-        raise RequestError("the texts are one text; pass a list of them")
+    _check_many(texts, "texts", at_once)
     plain = plain_schema(schema)
     engine.language(schema_source(plain))  # what cannot be kept would be every text's error
     held = replace(options, **_given({"seed": seed}))
@@ -181,16 +180,20 @@ def map_requests(
     RequestError for `at_once` below 1 and for one text in place of several; as `generate` when the turn of the request
     comes that failed; and what the iterable raises, once those before it are answered.
     """
-    if isinstance(requests, str | bytes):
-        raise RequestError("the requests are one text; pass a list of them")
-    if at_once < 1:
-        raise RequestError(f"at_once is {at_once}; it must be at least 1")
+    _check_many(requests, "requests", at_once)
     with answers_bar(requests, progress) as advance:
         for found in attempts(engine, requests, at_once=at_once):
             if isinstance(found, RedraftError):
                 raise found
             advance()
             yield found
+
+
+def _check_many(many: object, name: str, at_once: int) -> None:
+    if isinstance(many, str | bytes):
+        raise RequestError(f"the {name} are one text; pass a list of them")
+    if at_once < 1:
+        raise RequestError(f"at_once is {at_once}; it must be at least 1")
 
 
 def attempts(

@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from redraft.constraints.language import Source
@@ -23,7 +25,9 @@ from redraft.engine.fields import field_likelihood, field_values
 from redraft.engine.handle import Handle
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.errors import DeadlineError, RedraftError, RequestError
+from redraft.operations.repair import beside
 from redraft.operations.stated import unstated
+from redraft.pointers import at_step
 from redraft.text import Text
 
 READING = Options(causal=True, read_prompt=True, logprobs=1, max_tokens=0, seed=0)
@@ -32,6 +36,9 @@ EVEN = 0.5
 SURE = 0.7
 """That of a value's least likely token, below which the value is a guess. The record plain-nano counts how many of the
 right and wrong answers have one."""
+
+MOST_CHOICES, MOST_PARTS = 64, 16
+"""Choices that are looked for in a text; parts of a schema that say what one value may be."""
 
 MORE = 16
 """Tokens that a second answer may have beyond twice those of the first."""
@@ -94,7 +101,7 @@ def second_opinion(engine: Core, request: Request | ResolvedRequest, done: Gener
     opinions, handles = _Opinions(_opinions(engine, engine.resolve(request), done)), list[Handle]()
     while opinions.result is None:
         try:
-            handles.append(engine.submit(opinions.asked))
+            handles.append(engine.submit(opinions.asked, wait=True))
             found = handles[-1].result()
         except RedraftError as error:
             opinions.take(error)
@@ -141,30 +148,29 @@ def _reported(opinion: Opinion, handles: Sequence[Handle]) -> Opinion:
 
 
 def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
-    prompt, left = engine.text.decode(asked.prompt), None
-    if asked.deadline_sec is not None and (left := asked.deadline_sec - done.seconds) <= 0:
-        raise DeadlineError("no time is left to read the answer back; allow more or leave the reading out")
+    prompt, over = engine.text.decode(asked.prompt), time.monotonic() - done.seconds + (asked.deadline_sec or 0.0)
+
+    def left() -> float | None:
+        """Seconds of the deadline. Raises DeadlineError."""
+        if asked.deadline_sec is not None and over <= time.monotonic():
+            raise DeadlineError("no time is left to read the answer back; allow more or leave the reading out")
+        return None if asked.deadline_sec is None else over - time.monotonic()
+
     source = None if asked.language is None else asked.language.source
-    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done))), asked=prompt, source=source)
+    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done, left()))), asked=prompt, source=source)
     doubted = min(first.log_p, default=0.0) < math.log(EVEN)
     likeliest = not (asked.policy.draw or asked.policy.shaping.bias)
     if not doubted or not likeliest or asked.language is None or asked.needs_repair:
         return first
-    options = Options(
-        causal=True,
-        temperature=0.0,
-        max_tokens=min(asked.max_tokens, 2 * len(done.tokens) + MORE),
-        min_tokens=asked.min_tokens,
-        seed=asked.seed,
-        logprobs=asked.logprobs,
-        deadline_sec=left,
-    )
+    most = min(asked.max_tokens, 2 * len(done.tokens) + MORE)
+    options = Options(causal=True, temperature=0.0, max_tokens=most, min_tokens=asked.min_tokens, seed=asked.seed)
     try:
+        options = replace(options, logprobs=asked.logprobs, deadline_sec=left())
         again = yield engine.resolve(Request([*asked.prompt], options, constraint=asked.language))
-        read = yield _reading(engine, asked, again)
+        read = yield _reading(engine, asked, again, left())
     except RedraftError:  # there is a valid answer, whatever became of another one
         return first
-    second = Opinion(again, _read(asked, read), instead_of=done, asked=prompt, source=source)
+    second = Opinion(beside(done, again), _read(asked, read), instead_of=done, asked=prompt, source=source)
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
@@ -172,11 +178,11 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
     return second
 
 
-def _reading(engine: Core, asked: ResolvedRequest, done: Generation) -> ResolvedRequest:
-    """The request that reads an answer behind its prompt. Raises RequestError."""
+def _reading(engine: Core, asked: ResolvedRequest, done: Generation, left: float | None = None) -> ResolvedRequest:
+    """The request that reads, within so many seconds, an answer behind its prompt. Raises RequestError."""
     if asked.images:
         raise RequestError("the prompt has images, behind which nothing can be read back; leave the reading out")
-    return engine.resolve(Request([*asked.prompt, *done.tokens], READING))
+    return engine.resolve(Request([*asked.prompt, *done.tokens], replace(READING, deadline_sec=left)))
 
 
 def _read(asked: ResolvedRequest, read: Generation) -> tuple[float, ...]:
@@ -190,40 +196,50 @@ def _differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]
 
 
 def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether the values of a canvas stand against those of the causal mode: one of them is another choice of the
-    schema, or the same text without a point."""
-    choices = {one for several in _choices(source) for one in several}
-    pairs = [(values[at], others.get(at)) for at in _differing(values, others)]
-    return any(isinstance(one, str) and (one in choices or other == one + ".") for one, other in pairs)
+    """Whether the values of a canvas stand against those of the causal mode: one of them is a choice of the schema, or
+    the same text without a point."""
+    schema = json.loads(source.text) if source.kind == "schema" else {}
+    differing = {at: values[at] for at in _differing(values, others) if isinstance(values[at], str)}
+    return any(one in _choices(schema, at) or others.get(at) == one + "." for at, one in differing.items())
 
 
 def _unsaid(values: Mapping[str, Any], source: Source) -> set[str]:
     """The pointers of choices that the text to copy from does not have, as a word, where it has one of the others."""
-
-    def words(text: str) -> str:
-        return " ".join(["", *re.findall(r"\w+", text.lower()), ""])
-
-    said = words(source.verbatim)
+    if source.kind != "schema" or not source.verbatim:
+        return set()
+    schema = json.loads(source.text)
 
     def stands(one: str) -> bool:
-        return words(one) in said
+        return re.search(rf"(?<!\w){re.escape(one)}(?!\w)", source.verbatim, re.IGNORECASE) is not None
 
-    several = _choices(source) if source.verbatim else []
-    among = {one: [other for other in each if stands(other)] for each in several for one in each}
-    return {
-        at for at, one in values.items() if isinstance(one, str) and len(among.get(one, ())) == 1 and not stands(one)
-    }
+    found = set()
+    for at in values:
+        choices = _choices(schema, at)
+        others = choices - {values[at]}
+        if values[at] in choices and 0 < len(others) <= MOST_CHOICES and not stands(values[at]):
+            found |= {at} if sum(map(stands, others)) == 1 else set()
+    return found
 
 
-def _choices(source: Source) -> list[list[str]]:
-    """The texts of each enum and const of a schema."""
-    found, todo = list[list[str]](), [json.loads(source.text)] if source.kind == "schema" else []
-    while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            enum = one.get("enum")
-            found += [
-                [each for each in (enum if isinstance(enum, list) else [one.get("const")]) if isinstance(each, str)]
-            ]
-        todo += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-    return [each for each in found if each]
+def _choices(schema: Any, at: str) -> set[str]:
+    """The texts among which a schema has the value at a pointer choose; none where it says nothing else of it."""
+    parts = _parts(schema, schema)
+    for step in at.split("/")[1:]:
+        named = [at_step(part.get("properties"), step) for part in parts]
+        parts = [each for inner in (*named, *(part.get("items") for part in parts)) for each in _parts(schema, inner)]
+    listed = [part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")] for part in parts]
+    return {one for several in listed for one in several if isinstance(one, str)}
+
+
+def _parts(schema: Any, part: Any) -> list[dict[str, Any]]:
+    """A part of a schema, and those that it refers to or has as an alternative, to a depth that people write."""
+    found, todo = list[dict[str, Any]](), [part]
+    while todo and len(found) < MOST_PARTS:
+        if isinstance(one := todo.pop(), dict):
+            found.append(one)
+            reference = one.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#/"):
+                todo.append(reduce(at_step, reference[2:].split("/"), schema))
+            alternatives = (one.get("anyOf"), one.get("oneOf"), one.get("allOf"))
+            todo += [each for several in alternatives if isinstance(several, list) for each in several]
+    return found

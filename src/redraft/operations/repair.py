@@ -33,6 +33,7 @@ from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
 from redraft.engine.engine import Core
 from redraft.engine.fields import token_spans
+from redraft.engine.handle import Handle
 from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 
@@ -76,9 +77,9 @@ def repair(engine: Core, request: str | Request | ResolvedRequest, *, rounds: in
     return repairing.result
 
 
-async def repair_async(engine: Core, request: ResolvedRequest) -> Generation:
-    """The same for coroutines; checks run on threads."""
-    repairing = Repair(engine, request)
+async def repair_async(engine: Core, repairing: Repair, handle: Handle) -> Generation:
+    """The same for coroutines, of whose requests the first has been submitted; checks run on threads."""
+    await judged(repairing.take, await handle.aresult())
     while repairing.result is None:
         await judged(repairing.take, await engine.submit(repairing.asked).aresult())
     return repairing.result
@@ -100,7 +101,7 @@ def _attempts(engine: Core, request: ResolvedRequest, rounds: int) -> Attempts:
         try:
             if len(rejected) > rounds:
                 raise ConstraintError("no round is left")
-            done = _beside(done, (yield from _again(engine, _hurried(whole, began), done, problems, rejected)))
+            done = beside(done, (yield from _again(engine, _hurried(whole, began), done, problems, rejected)))
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
     return replace(done, seed=request.seed)
@@ -150,7 +151,7 @@ def _hurried(request: ResolvedRequest, began: float) -> ResolvedRequest:
     return replace(request, deadline_sec=left)
 
 
-def _beside(before: Generation, done: Generation) -> Generation:
+def beside(before: Generation, done: Generation) -> Generation:
     """An attempt with the costs of those before it added."""
     return replace(
         done,

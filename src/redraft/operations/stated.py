@@ -7,7 +7,6 @@ import re
 from calendar import month_name
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from math import isfinite
 from typing import Any
 
 from redraft.tasks.strings import spelled
@@ -26,9 +25,10 @@ _LARGEST_SPELLED = 999
 
 
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
-_CLOCK = re.compile(r"(\d\d):(\d\d)(?::\d\d)?", re.ASCII)
+_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d))?", re.ASCII)
 _HALVES = {15: "quarter", 30: "half", 45: "quarter"}
 _MONTH = re.compile(r"\b(?:" + "|".join(rf"({name[:3]}t?(?:{name[3:]})?)" for name in month_name[1:]) + r")\b", re.I)
+_VERBS = ("may", "march")
 _SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
 
 
@@ -53,22 +53,32 @@ def _is_moment_said(value: str, text: str, words: str) -> bool:
     numbers = set(map(int, re.findall(r"(?<!\d)\d{1,4}(?!\d)", text, re.ASCII)))
     if found := _DATE.fullmatch(value):
         year, month, day = map(int, found.groups())
-        if day != month and any({int(one), int(other)} == {day, month} for one, other in _SLASHED.findall(text)):
-            return max(day, month) > len(month_name) - 1
-        named = {match.lastindex for match in _MONTH.finditer(text)}  # by no name: perhaps in another language
+        named = {match.lastindex for match in _MONTH.finditer(text) if match[0] not in _VERBS}
+        slashed = [{int(one), int(other)} for one, other in _SLASHED.findall(text)]
+        if day != month and max(day, month) < len(month_name) and {day, month} in slashed and month not in named:
+            return False  # either may be the month
+        # If none is named, perhaps in another language.
         months = month in numbers or month in named or not (named or re.search(r"\d[./-]\d", text))
         return bool(numbers & {year, year % 100}) and months and day in numbers
     if found := _CLOCK.fullmatch(value):
-        hour, minute = map(int, found.groups()[:2])
-        hours = {hour, hour % 12 or 12}
-        said = bool(numbers & hours) or any(_is_said(each, words) for each in hours)
-        return said and (minute in numbers | {0} or _is_said(minute, words) or f" {_HALVES.get(minute)} " in words)
+        hour, minute, second = (int(part or 0) for part in found.groups())
+        if minute == 45 and " quarter to " in words:
+            return _is_hour_said(hour + 1, numbers, words)
+        said = minute in numbers | {0} or _is_said(minute, words) or f" {_HALVES.get(minute)} " in words
+        return said and second in numbers | {0} and _is_hour_said(hour, numbers, words)
     return True
+
+
+def _is_hour_said(hour: int, numbers: set[int], words: str) -> bool:
+    """Whether an hour is among numbers or words, by either clock."""
+    hours = {hour % 24, hour % 12 or 12}
+    name = {0: " midnight ", 12: " noon "}.get(hour % 24, words + "x")
+    return bool(numbers & hours) or name in words or any(_is_said(each, words) for each in hours)
 
 
 def _is_said(value: float, words: str) -> bool:
     """Whether an integer is among words, with or without an "and" behind its hundreds."""
-    if not isfinite(value) or value != int(value) or not 0 <= value <= _LARGEST_SPELLED:
+    if not 0 <= value <= _LARGEST_SPELLED or value != int(value):  # also NaN, and what is over a float's range
         return False
     name = spelled(int(value)).replace("-", " ")
     return any(f" {one} " in words for one in (name, name.replace(" and ", " ")))

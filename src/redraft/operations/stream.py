@@ -15,7 +15,7 @@ from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.engine.scope import CancelScope
 from redraft.errors import RedraftError
 from redraft.operations.read_back import second_opinion_async
-from redraft.operations.repair import repair_async
+from redraft.operations.repair import Repair, repair_async
 from redraft.text import Message
 
 ABORTED = -1
@@ -53,12 +53,15 @@ class AnswerStream:
         engine.loop.start()
         try:
             for i, one in enumerate(resolved):
-                if one.needs_repair or read_back:
-                    self._tasks.append(asyncio.create_task(self._settle(i, one, read_back)))
-                    continue
                 behind = first.get((one.prompt, one.images))
-                handle = self._engine.submit(one, drafts=drafts, behind=behind, inbox=self._inbox, key=i)
-                self._handles[i] = first[one.prompt, one.images] = handle
+                if one.needs_repair or read_back:
+                    repairing = Repair(self._engine, one)
+                    handle = self._engine.submit(repairing.asked, behind=behind)
+                    self._tasks.append(asyncio.create_task(self._settle(i, repairing, handle, read_back)))
+                else:
+                    handle = self._engine.submit(one, drafts=drafts, behind=behind, inbox=self._inbox, key=i)
+                    self._handles[i] = handle
+                first[one.prompt, one.images] = handle
         except BaseException:
             self.abort()
             raise
@@ -108,13 +111,13 @@ class AnswerStream:
             task.cancel()
         self._inbox.put(ABORTED, Finished("aborted", 0))  # a reader may be waiting
 
-    async def _settle(self, i: int, request: ResolvedRequest, read_back: bool) -> None:
+    async def _settle(self, i: int, repairing: Repair, handle: Handle, read_back: bool) -> None:
         try:
-            done = await repair_async(self._engine, request)
+            done = await repair_async(self._engine, repairing, handle)
             with suppress(RedraftError):  # there is an answer all the same
                 if read_back and done.finish == "stop":
-                    opinion = await second_opinion_async(self._engine, request, done)
-                    done, guesses = opinion.done, opinion.guesses(self._engine.text)
+                    opinion = await second_opinion_async(self._engine, self.answers[i].request, done)
+                    done, guesses = opinion.done, await judged(opinion.guesses, self._engine.text)
                     self.answers[i].guesses = tuple(guesses)
         except Exception as error:  # for the reader
             self._errors[i] = error

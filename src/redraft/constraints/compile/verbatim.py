@@ -33,7 +33,7 @@ FOLLOWS = ("M", "Cf")
 """Marks and joiners stay with the character before them."""
 SEALED = (
     re.compile(r"(?<![\d:])(\d{1,2}:\d\d:\d\d)(?![\d:])", re.ASCII),
-    re.compile(r"://[^\s<>\"?#]+\?([^\s<>\"]*[^\s<>\"'.,;:!?)\]}])"),
+    re.compile(r"://[^\s<>\"?#]{1,1000}\?([^\s<>\"]*[^\s<>\"'.,;:!?)\]}])"),
 )
 """What no part begins or ends within: times with seconds, and queries of URLs."""
 BETWEEN = ",;:"
@@ -45,7 +45,11 @@ MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 
 
-_OTHER_TIME = re.compile(r"\d ?[ap]\.?m|clock|noon|midnight|\b(?:past|half|quarter)\b|\d[:.h]\d\d", re.IGNORECASE)
+_OTHER_TIME = re.compile(
+    r"(?<![\w.:/-])\d{1,2}(?![\w.:/-]*\d)|\d:\d\d|\b[ap]\.?m\b|clock|noon|night|morning|evening|\b(?:past|half|quarter)\b",
+    re.IGNORECASE | re.ASCII,
+)
+"""What may be a time without seconds: one or two digits by themselves, or a word."""
 ADDRESSES, MOST_ADDRESSES = {"email", "uuid", "ipv4", "ipv6"}, 50
 
 

@@ -81,7 +81,10 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
-    again = asked is not None and _read_back(service, body)
+    again = asked is not None and _read_back(service, body) and not any(request.images for request in requests)
+    drafts = bool(body.stream and body.canvas is not None and body.canvas.stream)
+    if body.canvas is not None and body.canvas.read_back and (drafts or not again):
+        unused.append("canvas.read_back")
     return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused, read_back=again)
 
 
