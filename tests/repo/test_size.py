@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 50_720, TESTS: 36_860}
+WHOLE_WALLS = {SOURCE: 50_790, TESTS: 36_910}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,12 +18,12 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_580,
-    "constraints": 7_580,
+    "constraints": 7_590,
     "tasks": 2_830,
     "tune": 4_390,
     "measure": 2_820,
     "server": 6_560,
-    "operations": 2_710,
+    "operations": 2_770,
     "trace": 650,
     "distributed": 640,
     "cli": 5_190,

@@ -16,6 +16,7 @@ import selectors
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -103,19 +104,24 @@ def _named(text: str, line: str) -> Span | None:
 @contextmanager
 def _started(command: Sequence[str], given: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """A command in a group of its own, which is ended on the way out; also if this process ends first."""
-    pipe = subprocess.PIPE
-    try:
-        process = subprocess.Popen(command, stdin=given, stdout=pipe, stderr=pipe, process_group=0)
-    except (OSError, ValueError) as error:
-        raise RequestError(f"the check {command[0]!r} cannot be run: {getattr(error, 'strerror', error)}") from None
+    pipe, starting, started = subprocess.PIPE, threading.Lock(), list[subprocess.Popen[bytes]]()
 
     def end() -> None:
+        free = starting.acquire(timeout=1.0)  # it may have begun, and its number is not known yet
         with suppress(ProcessLookupError, PermissionError):  # the second is macOS's word where all in it are dead
-            os.killpg(process.pid, signal.SIGKILL)
+            for process in started:
+                os.killpg(process.pid, signal.SIGKILL)
+        if free:
+            starting.release()
 
     atexit.register(end)
     try:
-        with process:
+        try:
+            with starting:
+                started.append(subprocess.Popen(command, stdin=given, stdout=pipe, stderr=pipe, process_group=0))
+        except (OSError, ValueError) as error:
+            raise RequestError(f"the check {command[0]!r} cannot be run: {getattr(error, 'strerror', error)}") from None
+        with started[0] as process:
             try:
                 yield process
             finally:
