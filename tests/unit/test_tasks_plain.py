@@ -88,6 +88,7 @@ def test_any_value_of_a_text_is_asked_for_among_choices_now_and_then() -> None:
                 assert value.casefold() in text.casefold() or value.upper() in text.upper(), example
     assert found > 60
     assert cased > 10
+    assert not any(re.search(r"{{\w+: [^{}]*\|", example.prompt) for example in some(task("fill"), 200))
 
 
 @pytest.mark.parametrize("kind", [*FREE, *WORDS])

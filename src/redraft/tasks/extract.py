@@ -130,8 +130,9 @@ def _one(rng: Random, split: str, short: bool) -> Example | None:
     return Example(prompts.extract([field for field, _ in asked], made.text), join(asked))
 
 
-def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
-    """Fields to ask a text for, and the JSON of their values: so many of those it has, sometimes one it has not."""
+def ask(rng: Random, made: Sentences, domain: str, count: int, choices: bool = True) -> Asked:
+    """Fields to ask a text for, and the JSON of their values: so many of those it has, sometimes one it has not. With
+    `choices` any value is asked for among some now and then."""
     chosen = rng.sample(list(made.values), min(count, len(made.values)))
     if rng.random() < 0.25:
         held = {name for role in made.values for name in roles()[role].names}
@@ -140,17 +141,17 @@ def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
         others = [role for role in others if not held & set(roles()[role].names)]
         chosen += rng.sample(others, min(len(others), rng.choice((1, 1, 2))))
     rng.shuffle(chosen)
-    return _label(rng, made, chosen)
+    return _label(rng, made, chosen, choices)
 
 
-def _label(rng: Random, made: Sentences, chosen: Sequence[str]) -> Asked:
+def _label(rng: Random, made: Sentences, chosen: Sequence[str], choices: bool = True) -> Asked:
     """Fields for these roles, and the JSON of their values; null for what a text does not hold."""
     style = rng.choice((0, 0, 0, 0, 1, 2, 3))
     found: dict[str, tuple[Field, str]] = {}
     for name in chosen:
         kept = name_of(name, chosen, made, rng, style)
         if kept is not None and kept not in found:
-            kind, value = typed(name, made.values.get(name), rng)
+            kind, value = typed(name, made.values.get(name), rng, choices)
             found[kept] = (Field(kept, kind), value)
     return tuple(found.values())
 
@@ -238,16 +239,16 @@ _GENERAL = (
 """Kinds that are alike, and the names that say no more than the kind."""
 
 
-def typed(role: str, value: Value | None, rng: Random) -> tuple[str, str]:
-    """The type to ask for a value in, and its JSON; null without one."""
+def typed(role: str, value: Value | None, rng: Random, choices: bool = False) -> tuple[str, str]:
+    """The type to ask for a value in, now and then some `choices` that it is among, and its JSON; null without one."""
     if value is None:
         kind = _kind(role, rng)
-        return (_choices(role, None, rng) or kind) if kind == "string" else kind, "null"
+        return (_choices(role, None, rng) or kind) if kind == "string" and choices else kind, "null"
     kinds = list(value.forms)
     kind = kinds[0] if kinds[0] != "string" and rng.random() < 0.6 else rng.choice(kinds)
-    if kind == "string" and (choices := _choices(role, value, rng)):
+    if kind == "string" and choices and (among := _choices(role, value, rng)):
         style = rng.choice((str, str, str, str.lower, str.lower, str.upper))
-        return style(choices), style(value.forms[kind])
+        return style(among), style(value.forms[kind])
     return kind, value.forms[kind]
 
 

@@ -79,7 +79,7 @@ def _lines(made: Sentences, domain: str, rng: Random) -> tuple[str, str] | None:
         for role, value in made.values.items()
         if roles()[role].kind not in ("boolean", "enum", "list", "names")
     }
-    found = ask(rng, Sentences(made.text, held), domain, rng.choice((1, 2, 2, 3, 4)))
+    found = ask(rng, Sentences(made.text, held), domain, rng.choice((1, 2, 2, 3, 4)), choices=False)
     asked = [(_hole(field), value) for field, value in found if value != "null"]
     if not asked or len(held) < len(made.values):
         return None

@@ -87,7 +87,7 @@ def _form(rng: Random, split: str, long: bool) -> Example:
         rng.shuffle(asked)
     fields = []
     for name in asked:
-        kind, json_value = typed(rows[name][2], rows[name][1], rng)
+        kind, json_value = typed(rows[name][2], rows[name][1], rng, choices=True)
         fields.append((Field(name, kind), json_value))
     return Example(prompts.extract([field for field, _ in fields], text), join(tuple(fields)))
 
