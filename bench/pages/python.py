@@ -21,8 +21,8 @@ from redraft.operations.infill import Infill
 from redraft.operations.variants import Variant
 
 ON_ENGINE = (
-    *("generate", "stream", "extract", "extract_many", "fill", "infill", "infill_all", "edit", "variants", "decide", "decide_all"),
-    *("map", "submit", "language", "within"),
+    *("generate", "stream", "extract", "extract_many", "fill", "infill", "infill_all", "edit", "variants", "decide"),
+    *("decide_all", "map", "submit", "language", "within"),
 )
 MAKERS = ("schema_source", "regex_source", "choices_source", "grammar_source")
 WAITING = ("result", "aresult", "events", "aevents", "deltas", "adeltas", "abort")
