@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from redraft.__main__ import main
 from redraft.cli import common
 from redraft.cli.constraint_flags import read_schema
-from redraft.engine.request import Generation, Request
+from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.errors import RequestError, RunError
 from redraft.operations import read_back
 from redraft.operations.engine import Engine
@@ -155,7 +155,11 @@ def test_a_trace_has_the_answer_that_was_taken(
 ) -> None:
     """It had the canvas's alone, where another was printed."""
     likely = iter([(-2.0,), (-1.0,)])
-    monkeypatch.setattr(read_back, "read_back", lambda _, __, done: next(likely) * len(done.tokens))
+
+    def answers(asked: ResolvedRequest, read: Generation) -> tuple[float, ...]:
+        return next(likely) * (len(read.prompt_logprobs) - len(asked.prompt) + 1)
+
+    monkeypatch.setattr(read_back, "_read", answers)
     trace = tmp_path / "steps.jsonl"
     words = [*PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--read-back", "--trace", str(trace)]
     code, out, _ = run(capsys, *words, SENTENCE)
