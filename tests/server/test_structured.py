@@ -168,6 +168,9 @@ def test_what_is_asked_for_over_http_is_read_back_as_in_python() -> None:
                 canvas = asked(text, canvas={"read_back": False}).json()["choices"][0]
                 assert canvas["message"]["content"] == engine.extract(text, schema, seed=3, read_back=False).text
                 assert "guesses" not in canvas["canvas"]
+                drafted = asked(text, stream=True, canvas={"stream": True, "read_back": True})
+                assert "canvas.read_back" in drafted.headers["x-ignored-fields"]
+                assert "guesses" not in drafted.text
                 timed = asked(text, deadline_ms=90_000).json()["choices"][0]
                 assert timed["message"] == choice["message"]
             refused = asked(texts[0], canvas={"ask_fields": False, "read_back": True}).json()["error"]["message"]

@@ -1,5 +1,6 @@
 """How likely a prompt is in the causal mode: against transformers, whatever shares the forward."""
 
+import asyncio
 import json
 import math
 import time
@@ -25,6 +26,7 @@ from redraft.errors import BusyError, DeadlineError, RequestError
 from redraft.operations import fill, generate
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import READING, Opinion, read_back, second_opinion
+from redraft.operations.stream import AnswerStream
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
@@ -272,3 +274,16 @@ def test_thousands_of_choices_take_no_time(engine: Engine) -> None:
     began = time.process_time()
     assert Opinion(done, (0.0,) * len(tokens), source=source).guesses(engine.text) == []
     assert time.process_time() - began < 1
+
+
+def test_a_full_queue_is_said_before_a_stream_begins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was an event of a stream whose status was 200, so no client came back and no other replica was asked."""
+    asked = engine.resolve(Request("x", Options(seed=1, max_tokens=4)))
+    monkeypatch.setattr(Core, "submit", Mock(side_effect=BusyError("full")))
+
+    async def begun() -> None:
+        AnswerStream(engine, [asked], read_back=True)
+
+    with pytest.raises(BusyError, match="full"):
+        asyncio.run(begun())
+    engine.loop.stop()

@@ -145,6 +145,7 @@ def test_a_value_that_is_a_guess_is_named(pointers: list[str], found: list[str])
     ("given", "said"),
     [
         ("who qty item", "put commas between fields"),
+        ("first name, age int", "write a name of two words as first_name"),
         ("who, items list", r"a list of texts is str\[\]"),
         (
             '{"who":"string","qty":"int"}',
@@ -155,6 +156,15 @@ def test_a_value_that_is_a_guess_is_named(pointers: list[str], found: list[str])
 def test_what_is_nearly_a_schema_is_refused_with_the_way_to_write_it(given: str, said: str) -> None:
     with pytest.raises(ConstraintError, match=said):
         read_schema(given)
+
+
+def test_a_table_is_no_file_of_rows(tmp_path: Path, capsys: Captured) -> None:
+    """Every line of it became an error row, behind a model that was loaded for nothing."""
+    table = tmp_path / "orders.csv"
+    table.write_text("id,text\n1,Send 3 apples to Maria.\n")
+    assert main(["run", str(table), str(tmp_path / "out.jsonl")]) == 2
+    assert "is a table; a row is a JSON object. redraft json --many reads a text a line" in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_no_guess_is_told_to_programs_or_of_other_models(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

@@ -47,8 +47,10 @@ EPILOG = """The text is sent as a user's turn, behind a line that asks for the s
 which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
 JSON, or fields:
 
-  name, age int?, size S|M|L, tags str[], born date      types: str, int, float, bool, date, time, datetime,
-  a|b: one of these    []: a list    ?: null if not said      email, uuid
+  name, age int?, size S|M|L, tags str[], born date
+
+  types: str, int, float, bool, date, time, datetime, email, uuid
+  a|b: one of these    []: a list    ?: null if not said
 
 With --many every line of stdin is a text and gives a line of output: null where there is no answer, with the reason on
 stderr. With --json a line has the entropy of each field, in nats, beside the value, and where it was read back the

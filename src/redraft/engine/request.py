@@ -147,9 +147,8 @@ class Generation:
     `constraint` says how a language was held: `exact` by the projection alone, `checked` by a validator, too, `guided`
     from left to right; `ignored` are the keywords of its schema that its draft does not define, as JSON pointers.
     `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one;
-    `guesses`, of what was extracted and read back, are the pointers of values that are a guess (`second_opinion`), else
-    None.
-    `cached_tokens` of the prompt came from kept prefixes. Times are seconds from submission.
+    `guesses` are the pointers of values that are a guess, of what was extracted and read back (`second_opinion`); None
+    of anything else. `cached_tokens` of the prompt came from kept prefixes. Times are seconds from submission.
     """
 
     text: str

@@ -109,38 +109,28 @@ def extract_many(
     _check_many(texts, "texts", at_once)
     plain = plain_schema(schema)
     engine.language(schema_source(plain))  # what cannot be kept would be every text's error
-    held = replace(options, **_given({"seed": seed}))
-    return _extracted(engine, texts, plain, held, (at_once, progress), (read_back, verbatim))
-
-
-def _extracted(
-    engine: Core,
-    texts: Iterable[str],
-    plain: Any,
-    options: Options,
-    pace: tuple[int, bool],
-    ways: tuple[bool | None, bool | None],
-) -> Iterator[Generation | RedraftError]:
-    """The answers of `extract_many`."""
-    taken, (at_once, progress), (again, verbatim) = deque[ResolvedRequest | RedraftError](), pace, ways
+    held, taken = replace(options, **_given({"seed": seed})), deque[ResolvedRequest | RedraftError]()
 
     def asked() -> Iterator[ResolvedRequest | RedraftError]:
         for number, text in enumerate(texts):
-            seed = None if options.seed is None else (options.seed + number) % 2**64
+            own = None if held.seed is None else (held.seed + number) % 2**64
             try:
-                taken.append(_extraction(engine, plain, text, replace(options, seed=seed), verbatim))
+                taken.append(_extraction(engine, plain, text, replace(held, seed=own), verbatim))
             except RedraftError as error:
                 taken.append(error)
             yield taken[-1]
 
-    with answers_bar(texts, progress) as advance:
-        for found in attempts(engine, asked(), at_once=at_once):
-            request = taken.popleft()
-            advance()
-            if isinstance(found, RedraftError) or isinstance(request, RedraftError):
-                yield found
-            else:
-                yield _read(engine, request, found, again)
+    def answers() -> Iterator[Generation | RedraftError]:
+        with answers_bar(texts, progress) as advance:
+            for found in attempts(engine, asked(), at_once=at_once):
+                request = taken.popleft()
+                advance()
+                if isinstance(found, RedraftError) or isinstance(request, RedraftError):
+                    yield found
+                else:
+                    yield _read(engine, request, found, read_back)
+
+    return answers()  # what is wrong with the call is raised by it, not by the first answer
 
 
 def _extraction(engine: Core, plain: Any, text: str, options: Options, verbatim: bool | None) -> ResolvedRequest:

@@ -217,7 +217,7 @@ class _Compiler:
 
     def copied(self, plain: Schema) -> Dfa:
         """A text that is part of the one that values are copied from, unless the schema says how it looks: then one of
-        the addresses there, if it asks for such."""
+        the addresses there, or of its times with seconds, if it asks for such."""
         looks = [*plain.get("formats", []), *plain.get("patterns", [])]
         if not self.verbatim or (looks and not self.listing):
             return self.text(plain)

@@ -232,20 +232,18 @@ def canvas_report(done: Generation) -> Json:
     """What only a diffusion model has to report of an answer."""
     held = {} if done.constraint is None else {"constraint": done.constraint, "ignored": list(done.ignored)}
     read = {} if done.guesses is None else {"guesses": list(done.guesses)}
-    return (
-        held
-        | read
-        | {
-            "seed": done.seed,
-            "finish": done.finish,
-            "steps": list(done.steps),
-            "commits": done.commits,
-            "tokens_per_forward": round(done.tokens_per_forward, 3),
-            "mean_entropy": round(sum(done.entropy) / max(1, len(done.entropy)), 6),
-            "ms": round(done.seconds * 1e3, 2),
-            "first_text_ms": round(done.first_text_sec * 1e3, 2) or None,
-        }
-    )
+    return {
+        **held,
+        **read,
+        "seed": done.seed,
+        "finish": done.finish,
+        "steps": list(done.steps),
+        "commits": done.commits,
+        "tokens_per_forward": round(done.tokens_per_forward, 3),
+        "mean_entropy": round(sum(done.entropy) / max(1, len(done.entropy)), 6),
+        "ms": round(done.seconds * 1e3, 2),
+        "first_text_ms": round(done.first_text_sec * 1e3, 2) or None,
+    }
 
 
 @dataclass(frozen=True)
