@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from redraft.constraints.stated import unstated
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import Opinion
-from redraft.operations.stated import unstated
 
 
 @pytest.mark.parametrize(

@@ -360,3 +360,28 @@ def test_addresses_without_an_end_take_no_time() -> None:
     with pytest.raises(OutOfReachError, match="50000 states"):
         parts_of(",".join(f"https://a{i}.org/b" for i in range(4000)))
     assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "lacks"),
+    [
+        ("Kaffee 3,49 €", ["3.49"], ["349", "3.5", "0"]),
+        ("Lampe: 1.299,00 €, two", ["1299", "1299.00", "1299.0", "2"], ["1.299", "129900", "3"]),
+        ("Sum 1'250.50 CHF", ["1250.50", "1250.5"], ["1", "1250"]),
+        ("12 000 euros", ["12000"], ["12", "0"]),
+        ("1,250", ["1250", "1.25"], ["125"]),
+        ("3 apples", ["3", "4.5"], []),
+        ("twenty-one", ["21", "66"], []),
+    ],
+)
+def test_numbers_are_those_of_a_text_that_has_one_easily_misread(text: str, has: list[str], lacks: list[str]) -> None:
+    held = compile_schema({"type": "number"}, verbatim=text).dfa
+    assert [one for one in (*has, *lacks) if held.matches(one.encode())] == has
+    low = compile_schema({"type": "number", "minimum": 7000000}, verbatim=text).dfa
+    assert low.matches(b"7000000"), "what the schema allows none of leaves it as it is"
+    hole = read_template("{{price: number}}", verbatim=text).holes[0].dfa
+    assert [one for one in (*has, *lacks) if hole.matches(one.encode())] == has
+
+
+def test_nano_reads_a_decimal_comma(nano: Engine) -> None:
+    assert json.loads(nano.extract("Der Tisch kostet 249,50 Euro.", "price float", seed=1).text) == {"price": 249.5}

@@ -19,6 +19,7 @@ from functools import reduce
 from typing import Any
 
 from redraft.constraints.language import Source
+from redraft.constraints.stated import unstated
 from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
@@ -26,7 +27,6 @@ from redraft.engine.handle import Handle
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.errors import DeadlineError, RedraftError, RequestError
 from redraft.operations.repair import beside
-from redraft.operations.stated import unstated
 from redraft.pointers import at_step
 from redraft.text import Text
 

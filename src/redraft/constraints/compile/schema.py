@@ -36,7 +36,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.compile.verbatim import addresses, parts_of
+from redraft.constraints.compile.verbatim import addresses, numbers_in, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
@@ -216,8 +216,7 @@ class _Compiler:
         return self.texts[key]
 
     def copied(self, plain: Schema) -> Dfa:
-        """A text that is part of the one that values are copied from, unless the schema says how it looks: then one of
-        the addresses there, or of its times with seconds, if it asks for such."""
+        """A part of the text to copy from; if the schema says how it looks, one of the addresses or times there."""
         looks = [*plain.get("formats", []), *plain.get("patterns", [])]
         if not self.verbatim or (looks and not self.listing):
             return self.text(plain)
@@ -248,7 +247,8 @@ class _Compiler:
                 self.resolver.inexact = True
             else:
                 found = intersect(found, multiple(of))
-        return found
+        stated = intersect(found, numbers_in(self.verbatim))
+        return found if stated.is_empty else stated
 
     def array(self, plain: Schema, trail: Trail, free: int) -> Dfa:
         """A list: a state behind each element that counts, a loop where they are no longer counted."""

@@ -33,7 +33,7 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
-from redraft.constraints.compile.verbatim import as_text, parts_of
+from redraft.constraints.compile.verbatim import as_text, numbers_in, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.places import Span
 from redraft.constraints.validation import Problem, check_depth, contradictions, schema_problems
@@ -195,8 +195,8 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
         as_text(kind if isinstance(kind, str) else json.dumps(kind, ensure_ascii=False, default=repr), "kind")
         if isinstance(kind, str):
             dfa = _dfa(kind)
-            copied = verbatim and kind.partition("(")[0] in COPIED
-            inside = intersect(dfa, parts_of(verbatim)) if copied else dfa
+            stated = COPIED.get(kind.partition("(")[0]) if verbatim else None
+            inside = intersect(dfa, stated(verbatim)) if stated else dfa
             return Hole(name, dfa if inside.is_empty else inside)
         found = compile_schema(kind, verbatim=verbatim)
         return Hole(name, found.dfa, kind, found.checked)
@@ -265,8 +265,11 @@ _COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
     "code": None,
     "identifier": _identifier,
 }
-COPIED = ("string", "line")
-"""Kinds of holes into which parts of a text go."""
+COPIED: Mapping[str, Callable[[str], Dfa]] = {
+    **dict.fromkeys(("string", "line"), parts_of),
+    **dict.fromkeys(("int", "number"), numbers_in),
+}
+"""Kinds of holes into which parts of a text go, or its numbers."""
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
 _KINDS = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)

@@ -16,10 +16,11 @@ from dataclasses import replace
 import numpy as np
 
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
-from redraft.constraints.compile.builder import Builder
+from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.values import text_of
+from redraft.constraints.stated import numbers_of
 from redraft.errors import ConstraintError
 from redraft.prompts import CLOCK
 
@@ -89,6 +90,12 @@ def addresses(text: str, form: str) -> list[str]:
         return []
     found = [*dict.fromkeys(re.findall(rf"(?<![\w.+-])(?:{FORMATS[form]})(?![\w@-]|\.\w)", text))]
     return found if len(found) <= MOST_ADDRESSES else []
+
+
+@remembered
+def numbers_in(text: str) -> Dfa:
+    """The numbers that a text states, if it has such as are easily misread (`numbers_of`)."""
+    return any_of(numbers_of(text))
 
 
 @remembered

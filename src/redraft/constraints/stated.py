@@ -22,6 +22,9 @@ _SCALED = re.compile(
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
 _MARKS = re.compile("[.,'’]")
 _LARGEST_SPELLED = 999
+_MARKED = re.compile(r"\d[.,'’]\d")
+MOST_NUMBERS, MOST_DIGITS = 200, 20
+"""Numbers of a text that an answer's are held to, and their digits: more than sentences have."""
 
 
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
@@ -42,10 +45,24 @@ def unstated(values: Mapping[str, Any], text: str) -> set[str]:
         key: value for key, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
     digits = frozenset(_in_digits(text)) if numbers else frozenset()
-    words = f" {' '.join(re.findall('[a-z]+', text.lower()))} "
+    words = _words(text)
     odd = {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_said(value, words)}
     strings = {key: value for key, value in values.items() if isinstance(value, str) and value not in text}
     return odd | {key for key, value in strings.items() if not _is_moment_said(value, text, words)}
+
+
+def numbers_of(text: str) -> list[str]:
+    """The numbers that a text states, by every reading and as JSON has them, if one has a mark or a space inside, as
+    19,99 and 12 000 do, which are easily misread; none of other texts, which may say theirs in any language's words."""
+    if not (_MARKED.search(text) or _SPACED.search(text)) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
+        return []
+    text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
+    words = _words(text)
+    said = [*map(Decimal, range(_LARGEST_SPELLED + 1))]
+    found = {*_in_digits(text), *(one for one in said if _is_said(int(one), words))}
+    plain = (one for one in found if len(one.as_tuple().digits) + abs(one.adjusted()) <= MOST_DIGITS)
+    forms = {form for one in plain for form in (f"{one:f}", f"{one.normalize():f}")}
+    return sorted(forms | {form + ".0" for form in forms if "." not in form})
 
 
 def _is_moment_said(value: str, text: str, words: str) -> bool:
@@ -67,6 +84,11 @@ def _is_moment_said(value: str, text: str, words: str) -> bool:
         said = minute in numbers | {0} or _is_said(minute, words) or f" {_HALVES.get(minute)} " in words
         return said and second in numbers | {0} and _is_hour_said(hour, numbers, words)
     return True
+
+
+def _words(text: str) -> str:
+    """A text's English words, with a space on both sides of each."""
+    return f" {' '.join(re.findall('[a-z]+', text.lower()))} "
 
 
 def _is_hour_said(hour: int, numbers: set[int], words: str) -> bool:
