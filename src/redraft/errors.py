@@ -120,6 +120,13 @@ def input_errors() -> Iterator[None]:
         raise as_request_error(error) from error
 
 
+def as_failure(error: Exception) -> RedraftError:
+    """What went wrong with one of many, as an error in its place, whatever it is: the others go on."""
+    if isinstance(error, RedraftError):
+        return error
+    return RunError(f"the program failed: {type(error).__name__}: {error}")
+
+
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that memory ran out; torch on a CPU and CUDA's libraries have no type for it."""
     words = (

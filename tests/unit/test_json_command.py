@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jsonschema_rs
 import pytest
@@ -148,6 +149,11 @@ def test_a_reading_that_fails_takes_no_answer_away(
     piped(f"{SENTENCE}\n{SENTENCE}\n".encode())
     assert run(capsys, *words, "--many") == (0, 2 * ['{"who":"Karomi","qty":417,"item":"melu"}'], "")
     assert run(capsys, *words, SENTENCE)[:2] == (0, ['{"who":"Karomi","qty":417,"item":"melu"}'])
+    monkeypatch.setattr(read_back, "second_opinion", Mock(side_effect=[ValueError("odd"), RunError("full")]))
+    piped(f"{SENTENCE}\n{SENTENCE}\n".encode())
+    code, out, err = run(capsys, *words, "--many")
+    assert (code, out) == (1, ["null", '{"who":"Karomi","qty":417,"item":"melu"}'])
+    assert "line 1: the program failed: ValueError: odd" in err
 
 
 def test_a_trace_has_the_answer_that_was_taken(

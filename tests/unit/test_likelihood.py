@@ -22,7 +22,7 @@ from redraft.engine.prefixes import PREFILL_CHUNK
 from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.errors import BusyError, DeadlineError, RequestError
+from redraft.errors import BusyError, DeadlineError, RequestError, RunError
 from redraft.operations import fill, generate
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import READING, Opinion, read_back, second_opinion
@@ -181,7 +181,7 @@ def test_the_canvas_keeps_its_choices_and_its_ends_and_they_are_guesses(
     monkeypatch.setattr(Core, "submit", Mock(side_effect=handles))
     found = second_opinion(engine, asked, one)
     assert found.done.text == (second if taken else first)
-    assert sum(found.done.steps) == sum(one.steps) + (sum(other.steps) if taken else 0)
+    assert sum(found.done.steps) == sum(one.steps) + sum(other.steps), "both have cost something"
     assert (found.instead_of, found.beside) == ((one, None) if taken else (None, other))
     assert found.guesses(engine.text)
     assert handles[1].won.called == taken
@@ -240,6 +240,18 @@ def test_many_texts_are_extracted_as_each_alone_and_a_text_that_fails_does_not_e
         assert (done.text, done.guesses, done.seed) == (alone.text, alone.guesses, 4 + i)
 
 
+def test_a_fault_of_the_program_is_one_texts_and_not_the_batches(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty list, and 1.2.3e4 in a text, ended a night's batch."""
+    monkeypatch.setattr(Opinion, "guesses", Mock(side_effect=[[], ValueError("odd"), []]))
+    found = [*engine.extract_many([TEXT, TEXT, TEXT], "qty int", seed=1, read_back=True)]
+    assert [isinstance(each, RunError) for each in found] == [False, True, False]
+    assert "ValueError: odd" in str(found[1])
+    monkeypatch.undo()
+    assert json.loads(engine.extract("Hello there.", {"const": []}, seed=1, read_back=True).text) == []
+
+
 def test_choices_are_looked_for_at_their_own_field(engine: Engine) -> None:
     """Also behind a reference, in a list and beside null; of C++ and C# the marks count, and a free text has none."""
     schema = {
@@ -250,6 +262,7 @@ def test_choices_are_looked_for_at_their_own_field(engine: Engine) -> None:
             "b": {"type": "array", "items": {"enum": ["small", "medium"]}},
             "c": {"type": "string"},
             "d": {"enum": ["medium", "no", "x"]},
+            "e%20": {"enum": ["medium", "no", "x"]},
         },
     }
     source = schema_source(schema, verbatim="A medium project in C#, please")
@@ -262,6 +275,7 @@ def test_choices_are_looked_for_at_their_own_field(engine: Engine) -> None:
 
     assert guesses({"a": "C#", "b": ["medium"], "c": "small", "d": "medium"}) == []
     assert guesses({"a": "C++", "b": ["small"], "c": "Java", "d": "no"}) == ["/a", "/b/0", "/d"]
+    assert guesses({"b": [], "e%20": "no"}) == ["/e%20"]
 
 
 def test_thousands_of_choices_take_no_time(engine: Engine) -> None:
@@ -273,7 +287,13 @@ def test_thousands_of_choices_take_no_time(engine: Engine) -> None:
     done = replace(engine.generate("a", max_tokens=1, seed=1), text=text, tokens=tokens, begins=0)
     began = time.process_time()
     assert Opinion(done, (0.0,) * len(tokens), source=source).guesses(engine.text) == []
-    assert time.process_time() - began < 1
+    many = {"enum": [1, *(str(i) for i in range(20_000))]}
+    items = {"const": 1, "allOf": [{"$ref": "#/$defs/e"}] * 14}
+    source = schema_source({"$defs": {"e": many}, "type": "array", "items": items}, verbatim="a text")
+    values = json.dumps(["7"] * 300)
+    done = replace(done, text=values, tokens=tuple(engine.text.encode(values, bos=False)))
+    Opinion(done, (0.0,) * len(done.tokens), source=source).guesses(engine.text)
+    assert time.process_time() - began < 2
 
 
 def test_a_full_queue_is_said_before_a_stream_begins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

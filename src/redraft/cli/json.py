@@ -32,7 +32,7 @@ from redraft.cli.common import (
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import answered, traced, watch_flag
-from redraft.errors import RedraftError, RequestError
+from redraft.errors import RedraftError, RequestError, as_failure
 from redraft.prompts import fields_of, of_schema
 
 if TYPE_CHECKING:
@@ -161,13 +161,16 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     engine.loop.start()  # requests run while this thread waits for a line
     try:
         for number, found in enumerate(attempts(engine, each, at_once=AT_ONCE, ready=lambda: not lines.empty())):
-            request = taken.popleft()
-            if isinstance(found, RedraftError) or isinstance(request, RedraftError):
+            request, line = taken.popleft(), "null"
+            if not isinstance(found, RedraftError) and not isinstance(request, RedraftError):
+                try:
+                    line = _line(engine, request, found, arguments)[0]
+                except Exception as error:  # whatever it is, it is this line's: the others have their answers
+                    found = as_failure(error)
+            if isinstance(found, RedraftError):
                 failed += 1
                 print(tame(f"redraft: line {number + 1}: {found}"), file=sys.stderr)
-                print("null", flush=True)
-            else:
-                print(_line(engine, request, found, arguments)[0], flush=True)
+            print(line, flush=True)
     finally:
         engine.loop.stop()
     return failed

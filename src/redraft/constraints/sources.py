@@ -11,13 +11,14 @@ from typing import Any
 from redraft.constraints.compile.automaton import Compiled, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.grammar import DEPTH, compile_grammar
-from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.limits import CompileLimits, OutOfReachError
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.language import MARKS, TEXT, Source
 from redraft.constraints.schemas import plain_schema
+from redraft.constraints.stated import with_stated_choices
 from redraft.errors import ConstraintError
 
 
@@ -68,7 +69,14 @@ def schema_source(
     text = json.dumps(plain, ensure_ascii=False)
 
     def compile_it(limits: CompileLimits) -> Compiled:
-        found = compile_schema(plain, depth=depth, spaces=spaces, verbatim=verbatim, limits=limits)
+        compiled = partial(compile_schema, depth=depth, spaces=spaces, verbatim=verbatim, limits=limits)
+        held = with_stated_choices(plain, verbatim) if verbatim else plain
+        try:
+            found = compiled(held)
+        except ConstraintError as error:
+            if held == plain or isinstance(error, OutOfReachError):
+                raise
+            found = compiled(plain)  # what the text says is not what other parts of the schema allow
         if not fence:
             return found
         build = Builder(limits)

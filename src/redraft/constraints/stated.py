@@ -1,15 +1,26 @@
-"""Which numbers, dates and times a text states, in digits or in English words: what an answer has beside them was made
-up or mended."""
+"""What a text states: numbers, dates and times in digits or in English words, and choices of a schema. What an answer
+has beside them was made up or mended."""
 
 from __future__ import annotations
 
 import re
-from calendar import month_name
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
-from redraft.tasks.strings import spelled
+from redraft.constraints.moments import (
+    CLOCK,
+    DATE,
+    DATE_TIME,
+    LARGEST_SPELLED,
+    clock_is_said,
+    date_is_said,
+    is_spelled,
+    without_moments,
+    words_of,
+)
+from redraft.pointers import at_step
 
 _SIGN = r"(?:(?<![\w.)])[-−])?"
 _NUMBER = re.compile(rf"{_SIGN}(?:\d+(?:[.,'’]\d+)*(?:[eE][+-]?\d{{1,3}}(?!\w))?|(?<![\w.,])\.\d+)", re.ASCII)
@@ -20,19 +31,12 @@ _SCALED = re.compile(
     r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
 )
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
-_MARKS = re.compile("[.,'’]")
-_LARGEST_SPELLED = 999
+_MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")
 _MARKED = re.compile(r"\d[.,'’]\d")
 MOST_NUMBERS, MOST_DIGITS = 200, 20
 """Numbers of a text that an answer's are held to, and their digits: more than sentences have."""
-
-
-_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
-_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d))?", re.ASCII)
-_HALVES = {15: "quarter", 30: "half", 45: "quarter"}
-_MONTH = re.compile(r"\b(?:" + "|".join(rf"({name[:3]}t?(?:{name[3:]})?)" for name in month_name[1:]) + r")\b", re.I)
-_VERBS = ("may", "march")
-_SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
+MOST_CHOICES, MOST_DEPTH = 64, 8
+"""Choices of a field that are looked for in a text, and parts of a schema within each other that have such fields."""
 
 
 def unstated(values: Mapping[str, Any], text: str) -> set[str]:
@@ -45,65 +49,76 @@ def unstated(values: Mapping[str, Any], text: str) -> set[str]:
         key: value for key, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
     digits = frozenset(_in_digits(text)) if numbers else frozenset()
-    words = _words(text)
-    odd = {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_said(value, words)}
+    words = words_of(text)
+    odd = {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not is_spelled(value, words)}
     strings = {key: value for key, value in values.items() if isinstance(value, str) and value not in text}
-    return odd | {key for key, value in strings.items() if not _is_moment_said(value, text, words)}
+    return odd | {key for key, value in strings.items() if not _is_moment_said(value, text)}
 
 
-def numbers_of(text: str) -> list[str]:
+def numbers_of(text: str, *, whole: bool) -> list[str]:
     """The numbers that a text states, by every reading and as JSON has them, if one has a mark or a space inside, as
-    19,99 and 12 000 do, which are easily misread; none of other texts, which may say theirs in any language's words."""
+    19,99 and 12 000 do, which are easily misread; none of other texts, which may say theirs in any language's words.
+    Days, hours and minutes are among those that are `whole` alone."""
+    text = text if whole else without_moments(text)
     if not (_MARKED.search(text) or _SPACED.search(text)) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
         return []
     text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
-    words = _words(text)
-    said = [*map(Decimal, range(_LARGEST_SPELLED + 1))]
-    found = {*_in_digits(text), *(one for one in said if _is_said(int(one), words))}
+    words = words_of(text)
+    said = [*map(Decimal, range(LARGEST_SPELLED + 1))]
+    found = {*_in_digits(text), *(one for one in said if is_spelled(int(one), words))}
     plain = (one for one in found if len(one.as_tuple().digits) + abs(one.adjusted()) <= MOST_DIGITS)
     forms = {form for one in plain for form in (f"{one:f}", f"{one.normalize():f}")}
     return sorted(forms | {form + ".0" for form in forms if "." not in form})
 
 
-def _is_moment_said(value: str, text: str, words: str) -> bool:
-    """Whether the parts of a date or time stand in a text; True for any other string."""
-    numbers = set(map(int, re.findall(r"(?<!\d)\d{1,4}(?!\d)", text, re.ASCII)))
-    if found := _DATE.fullmatch(value):
+def choice_is_said(choice: str, text: str) -> bool:
+    """Whether a text has a choice as a word of its own, one of up to two letters as it is written: "I'll" has no L."""
+    if len(choice) > 2:
+        choice, text = choice.lower(), text.lower()
+    return choice in text and re.search(rf"(?<!\w)(?<!\w['’]){re.escape(choice)}(?!['’]?\w)", text) is not None
+
+
+def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
+    """Of the texts among some choices the one that a text has, if it has exactly one (docs/log.md), and all others that
+    are no texts; else all."""
+    texts = [one for one in choices if isinstance(one, str)]
+    said = [one for one in texts if choice_is_said(one, text)] if len(texts) <= MOST_CHOICES else []
+    return [one for one in choices if not isinstance(one, str) or one in said] if len(said) == 1 else [*choices]
+
+
+def with_stated_choices(schema: Any, text: str) -> Any:
+    """A schema whose fields choose what a text says (`stated_choice`). Not so within lists, of whose items each may
+    mean another."""
+
+    def narrowed(part: Any, depth: int) -> Any:
+        if not isinstance(part, dict) or depth == 0:
+            return part
+        if part.keys() == {"$ref"} and str(part["$ref"]).startswith("#/"):
+            named = reduce(at_step, str(part["$ref"])[2:].split("/"), schema)
+            return narrowed(named, 1) if isinstance(named, dict) and "enum" in named else part
+        if isinstance(choices := part.get("enum"), list):
+            return part | {"enum": stated_choice(choices, text)}
+        if isinstance(several := part.get("anyOf"), list):
+            return part | {"anyOf": [narrowed(one, depth - 1) for one in several]}
+        if isinstance(fields := part.get("properties"), dict):
+            return part | {"properties": {name: narrowed(field, depth - 1) for name, field in fields.items()}}
+        return part
+
+    return narrowed(schema, MOST_DEPTH)
+
+
+def _is_moment_said(value: str, text: str) -> bool:
+    """Whether the parts of a date or time, or of both, stand in a text; True for any other string."""
+    if found := DATE_TIME.fullmatch(value):
+        return _is_moment_said(found[1], text) and _is_moment_said(found[5], text)
+    if found := DATE.fullmatch(value):
         year, month, day = map(int, found.groups())
-        named = {match.lastindex for match in _MONTH.finditer(text) if match[0] not in _VERBS}
-        slashed = [{int(one), int(other)} for one, other in _SLASHED.findall(text)]
-        if day != month and max(day, month) < len(month_name) and {day, month} in slashed and month not in named:
-            return False  # either may be the month
-        # If none is named, perhaps in another language.
-        months = month in numbers or month in named or not (named or re.search(r"\d[./-]\d", text))
-        return bool(numbers & {year, year % 100}) and months and day in numbers
-    if found := _CLOCK.fullmatch(value):
-        hour, minute, second = (int(part or 0) for part in found.groups())
-        if minute == 45 and " quarter to " in words:
-            return _is_hour_said(hour + 1, numbers, words)
-        said = minute in numbers | {0} or _is_said(minute, words) or f" {_HALVES.get(minute)} " in words
-        return said and second in numbers | {0} and _is_hour_said(hour, numbers, words)
+        return date_is_said(year, month, day, text)
+    if found := CLOCK.fullmatch(value):
+        hour, minute, second = (int(part or 0) for part in found.groups()[:3])
+        zone = found[4] or "Z"
+        return (zone in "zZ" or zone in text) and clock_is_said(hour, minute, second, text)
     return True
-
-
-def _words(text: str) -> str:
-    """A text's English words, with a space on both sides of each."""
-    return f" {' '.join(re.findall('[a-z]+', text.lower()))} "
-
-
-def _is_hour_said(hour: int, numbers: set[int], words: str) -> bool:
-    """Whether an hour is among numbers or words, by either clock."""
-    hours = {hour % 24, hour % 12 or 12}
-    name = {0: " midnight ", 12: " noon "}.get(hour % 24, words + "x")
-    return bool(numbers & hours) or name in words or any(_is_said(each, words) for each in hours)
-
-
-def _is_said(value: float, words: str) -> bool:
-    """Whether an integer is among words, with or without an "and" behind its hundreds."""
-    if not 0 <= value <= _LARGEST_SPELLED or value != int(value):  # also NaN, and what is over a float's range
-        return False
-    name = spelled(int(value)).replace("-", " ")
-    return any(f" {one} " in words for one in (name, name.replace(" and ", " ")))
 
 
 def _in_digits(text: str) -> Iterator[Decimal]:
@@ -111,10 +126,11 @@ def _in_digits(text: str) -> Iterator[Decimal]:
     text = re.sub(r"\bminus (?=\d)", "-", text, flags=re.IGNORECASE)
     for number, scale in _SCALED.findall(text):
         yield Decimal(number.replace(",", ".").replace("−", "-")).scaleb(_SCALES[scale.lower()])
+    text = _SCALED.sub(lambda found: " " if found[2] in "kK" else found[0], text)  # 3k is no 3; 3% may be one
     for found in (*_NUMBER.findall(text), *_SPACED.findall(text)):
         number = re.sub(r"[ \u00a0\u202f]", "", found).replace("−", "-")
-        if re.search("[eE]", number):
-            yield Decimal(re.sub("[,'’]", "", number))
+        if re.fullmatch(r"-?\d+(?:\.\d+)?[eE][+-]?\d+", scaled := _COMMAS.sub("", number)):
+            yield Decimal(scaled)
             continue
         grouped, plain = _GROUPED.fullmatch(number), _PLAIN.fullmatch(number)
         if grouped:

@@ -17,7 +17,7 @@ from redraft.engine.engine import Core
 from redraft.engine.events import Event
 from redraft.engine.handle import Handle, Inbox
 from redraft.engine.request import DEFAULTS, Generation, Options, Request, ResolvedRequest
-from redraft.errors import RedraftError, RequestError
+from redraft.errors import RedraftError, RequestError, as_failure
 from redraft.operations.progress import answers_bar
 from redraft.operations.read_back import reads_back, second_opinion
 from redraft.operations.repair import Repair, repair
@@ -125,10 +125,12 @@ def extract_many(
             for found in attempts(engine, asked(), at_once=at_once):
                 request = taken.popleft()
                 advance()
-                if isinstance(found, RedraftError) or isinstance(request, RedraftError):
-                    yield found
-                else:
-                    yield _read(engine, request, found, read_back)
+                if not isinstance(found, RedraftError) and not isinstance(request, RedraftError):
+                    try:
+                        found = _read(engine, request, found, read_back)
+                    except Exception as error:  # whatever it is, it is this text's: the others have their answers
+                        found = as_failure(error)
+                yield found
 
     return answers()  # what is wrong with the call is raised by it, not by the first answer
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, partial, reduce
+from itertools import islice
 from typing import Any
 
 from redraft.constraints.language import Source
-from redraft.constraints.stated import unstated
+from redraft.constraints.stated import MOST_CHOICES, choice_is_said, unstated
 from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
@@ -37,8 +37,8 @@ SURE = 0.7
 """That of a value's least likely token, below which the value is a guess. The record plain-nano counts how many of the
 right and wrong answers have one."""
 
-MOST_CHOICES, MOST_PARTS = 64, 16
-"""Choices that are looked for in a text; parts of a schema that say what one value may be."""
+MOST_PARTS, MOST_VALUES = 16, 256
+"""Parts of a schema that say what one value may be, and values of an answer that are looked at."""
 
 MORE = 16
 """Tokens that a second answer may have beyond twice those of the first."""
@@ -167,10 +167,12 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
     try:
         options = replace(options, logprobs=asked.logprobs, deadline_sec=left())
         again = yield engine.resolve(Request([*asked.prompt], options, constraint=asked.language))
+        both = beside(done, again)  # whichever is taken, the other has cost something
+        first = replace(first, done=replace(done, steps=both.steps, commits=both.commits, seconds=both.seconds))
         read = yield _reading(engine, asked, again, left())
     except RedraftError:  # there is a valid answer, whatever became of another one
         return first
-    second = Opinion(beside(done, again), _read(asked, read), instead_of=done, asked=prompt, source=source)
+    second = Opinion(both, _read(asked, read), instead_of=done, asked=prompt, source=source)
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
@@ -198,48 +200,61 @@ def _differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]
 def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether the values of a canvas stand against those of the causal mode: one of them is a choice of the schema, or
     the same text without a point."""
-    schema = json.loads(source.text) if source.kind == "schema" else {}
-    differing = {at: values[at] for at in _differing(values, others) if isinstance(values[at], str)}
-    return any(one in _choices(schema, at) or others.get(at) == one + "." for at, one in differing.items())
+    choices = _Choices(source)
+    differing = ((at, values[at]) for at in _differing(values, others) if isinstance(values[at], str))
+    return any(
+        others.get(at) == one + "." or any(one in texts for texts in choices.at(at))
+        for at, one in islice(differing, MOST_VALUES)
+    )
 
 
 def _unsaid(values: Mapping[str, Any], source: Source) -> set[str]:
     """The pointers of choices that the text to copy from does not have, as a word, where it has one of the others."""
     if source.kind != "schema" or not source.verbatim:
         return set()
-    schema = json.loads(source.text)
-
-    def stands(one: str) -> bool:
-        return re.search(rf"(?<!\w){re.escape(one)}(?!\w)", source.verbatim, re.IGNORECASE) is not None
-
-    found = set()
-    for at in values:
-        choices = _choices(schema, at)
-        others = choices - {values[at]}
-        if values[at] in choices and 0 < len(others) <= MOST_CHOICES and not stands(values[at]):
-            found |= {at} if sum(map(stands, others)) == 1 else set()
+    choices, stands, found = _Choices(source), cache(partial(choice_is_said, text=source.verbatim)), set[str]()
+    strings = ((at, value) for at, value in values.items() if isinstance(value, str))
+    for at, value in islice(strings, MOST_VALUES):
+        listed = choices.at(at)
+        if any(value in texts for texts in listed) and sum(map(len, listed)) <= MOST_CHOICES and not stands(value):
+            found |= {at} if sum(map(stands, frozenset().union(*listed) - {value})) == 1 else set()
     return found
 
 
-def _choices(schema: Any, at: str) -> set[str]:
-    """The texts among which a schema has the value at a pointer choose; none where it says nothing else of it."""
-    parts = _parts(schema, schema)
-    for step in at.split("/")[1:]:
-        named = [at_step(part.get("properties"), step) for part in parts]
-        parts = [each for inner in (*named, *(part.get("items") for part in parts)) for each in _parts(schema, inner)]
-    listed = [part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")] for part in parts]
-    return {one for several in listed for one in several if isinstance(one, str)}
+class _Choices:
+    """The texts among which a schema has each of an answer's values choose. What a place leads to is looked up once,
+    since an answer may have thousands of values there."""
 
+    def __init__(self, source: Source) -> None:
+        self._schema = json.loads(source.text) if source.kind == "schema" else {}
+        self._known: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+        self._texts: dict[int, frozenset[str]] = {}
 
-def _parts(schema: Any, part: Any) -> list[dict[str, Any]]:
-    """A part of a schema, and those that it refers to or has as an alternative, to a depth that people write."""
-    found, todo = list[dict[str, Any]](), [part]
-    while todo and len(found) < MOST_PARTS:
-        if isinstance(one := todo.pop(), dict):
-            found.append(one)
-            reference = one.get("$ref")
-            if isinstance(reference, str) and reference.startswith("#/"):
-                todo.append(reduce(at_step, reference[2:].split("/"), schema))
-            alternatives = (one.get("anyOf"), one.get("oneOf"), one.get("allOf"))
-            todo += [each for several in alternatives if isinstance(several, list) for each in several]
-    return found
+    def at(self, pointer: str) -> list[frozenset[str]]:
+        """The choices at a pointer, of each part of the schema that lists some; none where it says nothing else."""
+        parts = self._followed([self._schema])
+        for step in pointer.split("/")[1:]:
+            named = (at_step(part.get("properties"), step.replace("%", "%25")) for part in parts)
+            parts = self._followed([*named, *(part.get("items") for part in parts)])
+        return [texts for part in parts if (texts := self._listed(part))]
+
+    def _listed(self, part: dict[str, Any]) -> frozenset[str]:
+        if id(part) not in self._texts:
+            several = part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")]
+            self._texts[id(part)] = frozenset(one for one in several if isinstance(one, str))
+        return self._texts[id(part)]
+
+    def _followed(self, todo: list[Any]) -> list[dict[str, Any]]:
+        """Parts of the schema, and those that they refer to or have as an alternative, as many as people write."""
+        key, found = tuple(map(id, todo)), list[dict[str, Any]]()
+        if key not in self._known:
+            while todo and len(found) < MOST_PARTS:
+                if isinstance(one := todo.pop(), dict):
+                    found.append(one)
+                    reference = one.get("$ref")
+                    if isinstance(reference, str) and reference.startswith("#/"):
+                        todo.append(reduce(at_step, reference[2:].split("/"), self._schema))
+                    alternatives = (one.get("anyOf"), one.get("oneOf"), one.get("allOf"))
+                    todo += [each for several in alternatives if isinstance(several, list) for each in several]
+            self._known[key] = found
+        return self._known[key]

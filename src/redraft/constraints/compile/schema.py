@@ -36,7 +36,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.compile.verbatim import addresses, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import addresses_in, numbers_in, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
@@ -223,7 +223,7 @@ class _Compiler:
         low, high = plain.get("minLength", 0), plain.get("maxLength")
         key = f"part {low} {high} {looks}"
         if key not in self.texts:
-            inside = any_of(addresses(self.verbatim, looks[0])) if looks else parts_of(self.verbatim, low, high)
+            inside = addresses_in(self.verbatim, looks[0]) if looks else parts_of(self.verbatim, low, high)
             inside = intersect(inside, self.text(plain)) if looks else inside
             # A string says no control characters, so perhaps there is none.
             self.texts[key] = self.text(plain) if self.string(inside).is_empty else inside
@@ -247,7 +247,7 @@ class _Compiler:
                 self.resolver.inexact = True
             else:
                 found = intersect(found, multiple(of))
-        stated = intersect(found, numbers_in(self.verbatim))
+        stated = intersect(found, numbers_in(self.verbatim, whole=whole))
         return found if stated.is_empty else stated
 
     def array(self, plain: Schema, trail: Trail, free: int) -> Dfa:

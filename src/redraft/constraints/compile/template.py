@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 from redraft.constraints.compile.automaton import NOWHERE, Compiled, Dfa, explore, intersect
@@ -33,9 +34,10 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
-from redraft.constraints.compile.verbatim import as_text, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import addresses_in, as_text, numbers_in, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.places import Span
+from redraft.constraints.stated import stated_choice
 from redraft.constraints.validation import Problem, check_depth, contradictions, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
@@ -194,7 +196,7 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
         check_depth(kind)
         as_text(kind if isinstance(kind, str) else json.dumps(kind, ensure_ascii=False, default=repr), "kind")
         if isinstance(kind, str):
-            dfa = _dfa(kind)
+            dfa = _dfa(kind, verbatim)
             stated = COPIED.get(kind.partition("(")[0]) if verbatim else None
             inside = intersect(dfa, stated(verbatim)) if stated else dfa
             return Hole(name, dfa if inside.is_empty else inside)
@@ -204,11 +206,11 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
         raise type(error)(f"hole {name!r}: {error}") from None
 
 
-def _dfa(kind: str) -> Dfa:
+def _dfa(kind: str, verbatim: str) -> Dfa:
     match = _KIND.fullmatch(kind)
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
     if word == "enum" and inside:
-        return any_of(inside.split("|"))
+        return any_of(stated_choice(inside.split("|"), verbatim))
     if word == "regex" and inside:
         return whole_match(inside)
     if word in _PLAIN and not inside:
@@ -265,11 +267,14 @@ _COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
     "code": None,
     "identifier": _identifier,
 }
+_ADDRESSED = {"date": "date", "time": CLOCK, "uuid": "uuid", "email": "email"}
 COPIED: Mapping[str, Callable[[str], Dfa]] = {
     **dict.fromkeys(("string", "line"), parts_of),
-    **dict.fromkeys(("int", "number"), numbers_in),
+    "int": partial(numbers_in, whole=True),
+    "number": partial(numbers_in, whole=False),
+    **{kind: partial(addresses_in, form=form) for kind, form in _ADDRESSED.items()},
 }
-"""Kinds of holes into which parts of a text go, or its numbers."""
+"""Kinds of holes into which parts of a text go, or its numbers, dates, times and addresses."""
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
 _KINDS = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)

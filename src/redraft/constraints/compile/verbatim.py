@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from contextlib import suppress
 from dataclasses import replace
+from ipaddress import IPv6Address
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.values import text_of
+from redraft.constraints.moments import TIME_OF_SECONDS, clocks_of, dates_of, moments_of
 from redraft.constraints.stated import numbers_of
 from redraft.errors import ConstraintError
 from redraft.prompts import CLOCK
@@ -33,7 +36,7 @@ ALONE = "Lo"
 FOLLOWS = ("M", "Cf")
 """Marks and joiners stay with the character before them."""
 SEALED = (
-    re.compile(r"(?<![\d:])(\d{1,2}:\d\d:\d\d)(?![\d:])", re.ASCII),
+    TIME_OF_SECONDS,
     re.compile(r"://[^\s<>\"?#]{1,1000}\?([^\s<>\"]*[^\s<>\"'.,;:!?)\]}])"),
 )
 """What no part begins or ends within: times with seconds, and queries of URLs."""
@@ -44,14 +47,14 @@ MOST_PLACES = 2_000_000
 three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
 MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
-
-
-_OTHER_TIME = re.compile(
-    r"(?<![\w.:/-])\d{1,2}(?![\w.:/-]*\d)|\d:\d\d|\b[ap]\.?m\b|clock|noon|night|morning|evening|\b(?:past|half|quarter)\b",
-    re.IGNORECASE | re.ASCII,
-)
-"""What may be a time without seconds: one or two digits by themselves, or a word."""
-ADDRESSES, MOST_ADDRESSES = {"email", "uuid", "ipv4", "ipv6"}, 50
+MOST_ADDRESSES = 50
+ADDRESSES = {
+    "email": r"[A-Za-z0-9]{1,20}(?:[._+-][A-Za-z0-9]{1,20}){0,2}"
+    r"@(?:[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20})?\.){1,3}[A-Za-z]{2,12}",
+    "uuid": r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
+    "ipv4": FORMATS["ipv4"],
+    "ipv6": r"(?<!:)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?!:)",
+}
 
 
 def as_text(text: str, name: str = "text to copy from") -> str:
@@ -80,22 +83,42 @@ def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
 
 
 def addresses(text: str, form: str) -> list[str]:
-    """The whole addresses of a format in a text; none of other formats, as dates are often written otherwise, nor where
-    there are many. Of a time's pattern, the times with seconds, if the text has no others."""
+    """The addresses, dates or times of a format in a text, as the format is written here: domains and digits of UUIDs
+    in small letters, all groups of an IPv6 address. None where there are many, or if there may be some that are written
+    in a way that nothing here reads."""
     if form == CLOCK:
-        found = [] if _OTHER_TIME.search(SEALED[0].sub("", text)) else SEALED[0].findall(text)
-        found = [*dict.fromkeys(each.zfill(8) for each in found)]
-        return found if len(found) <= MOST_ADDRESSES else []
+        return clocks_of(text)
+    if form == "date":
+        return dates_of(text)
+    if form in ("time", "date-time"):
+        return moments_of(text, dated=form == "date-time")
     if form not in ADDRESSES:
         return []
-    found = [*dict.fromkeys(re.findall(rf"(?<![\w.+-])(?:{FORMATS[form]})(?![\w@-]|\.\w)", text))]
+    found = re.findall(rf"(?<![\w.+-])(?:{ADDRESSES[form]})(?![\w@-]|\.\w)", text)
+    found = [*dict.fromkeys(written for one in found if (written := _as_written(one, form)))]
     return found if len(found) <= MOST_ADDRESSES else []
 
 
 @remembered
-def numbers_in(text: str) -> Dfa:
+def addresses_in(text: str, form: str) -> Dfa:
+    """Those addresses."""
+    return any_of(addresses(text, form))
+
+
+def _as_written(address: str, form: str) -> str:
+    """An address in the one form in which an answer has it; empty if it is none."""
+    if form == "ipv6":
+        with suppress(ValueError):
+            return ":".join(f"{int(group, 16):x}" for group in IPv6Address(address).exploded.split(":"))
+        return ""
+    name, _, domain = address.rpartition("@")
+    return f"{name}@{domain.lower()}" if name else domain.lower()
+
+
+@remembered
+def numbers_in(text: str, *, whole: bool) -> Dfa:
     """The numbers that a text states, if it has such as are easily misread (`numbers_of`)."""
-    return any_of(numbers_of(text))
+    return any_of(numbers_of(text, whole=whole))
 
 
 @remembered
