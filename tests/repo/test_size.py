@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 50_790, TESTS: 36_950}
+WHOLE_WALLS = {SOURCE: 51_040, TESTS: 37_090}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,15 +18,15 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_580,
-    "constraints": 7_730,
+    "constraints": 7_930,
     "tasks": 2_830,
     "tune": 4_390,
     "measure": 2_820,
     "server": 6_560,
-    "operations": 2_640,
+    "operations": 2_610,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_190,
+    "cli": 5_210,
 }
 
 

@@ -434,8 +434,13 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     assert tab.bodies[-1]["canvas"]["ask_fields"] is True
     verdicts = page.locator(".fields td:last-child").all_text_contents()
     assert all(re.search(r"\d%|the schema", one) for one in verdicts), "how sure it is, or that it had no choice"
-    taught = {"messages": USER, "canvas": {"stream": True}}
-    tab.change("v1/chat/completions", taught)  # so that one field is as this server's model would say
+
+    def taught(route: Any) -> None:  # so that one field is as this server's model would say
+        asked = json.loads(route.request.post_data)
+        changed = {"messages": USER, "canvas": {"stream": asked["canvas"]["stream"]}}
+        route.continue_(post_data=json.dumps(asked | changed))
+
+    page.route("**/v1/chat/completions", taught)
     held = {"who": {"const": "Karomi"}, "qty": {"const": 418}}
     schema = json.dumps({"type": "object", "properties": held, "required": list(held)})
     page.get_by_label("JSON Schema").fill(schema)
@@ -748,6 +753,40 @@ def test_a_bar_stands_only_where_the_model_had_a_choice(tab: Tab) -> None:
     assert said[0] == "the only value the schema allows"
     assert said[1].strip() == "90.5%"  # e ** -0.1
     assert said[2] == "the schema’s choice, not the model’s"
+
+
+def test_what_is_read_back_is_shown_with_its_guesses(tab: Tab) -> None:
+    """The page showed the canvas's answer alone, which is right less often, and named no guess."""
+    page = tab.open("schema")
+    first, second = '{"a":"M","b":[]}', '{"a":"L","b":[]}'
+
+    def said(text: str) -> dict[str, Any]:
+        content = [{"token": one, "bytes": [ord(one)], "logprob": -0.1, "top_logprobs": []} for one in text]
+        return {"logprobs": {"content": content}, "finish_reason": "stop"}
+
+    (draft,) = drafts(first)
+    report = ending(first, steps=1)[1]["canvas"] | {"seed": 9}
+    chunks = [
+        {"choices": [], "canvas": draft | {"forced": []}},
+        {"choices": [said(first) | {"index": 0, "delta": {"content": first}, "canvas": report}]},
+    ]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    read = said(second) | {"message": {"content": second}, "canvas": {"guesses": ["/a"]}}
+
+    def on(route: Any) -> None:
+        if json.loads(route.request.post_data)["canvas"]["stream"]:
+            route.fulfill(content_type="text/event-stream", body=body)
+        else:
+            route.fulfill(content_type="application/json", body=json.dumps({"choices": [read]}))
+
+    page.route("**/v1/chat/completions", on)
+    page.get_by_role("button", name="Answer").click()
+    rows = page.locator(".fields tbody tr")
+    rows.nth(1).wait_for()
+    assert tab.bodies[-1]["seed"] == 9
+    assert rows.locator("code").all_text_contents() == ['"L"', "[]"]
+    assert ["guess" in (rows.nth(i).text_content() or "") for i in range(2)] == [True, False]
+    assert "another answer was likelier" in (page.locator(".fields caption").text_content() or "")
 
 
 def test_nine_by_nine_is_asked_and_contradictory_clues_are_named(tab: Tab) -> None:

@@ -82,6 +82,12 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
     assert "3 held-out examples" in kept.summary[0].figure
 
 
+def test_a_long_prompt_leaves_its_answer_less_room() -> None:
+    """The tenth of these prompts has 520 tokens of nano's 1,024, and ended the count of what a tuned model forgot."""
+    found = evaluate(redraft.load("nano"), task("forms-long"), 10, options=Options(preset="fast", steps=1))
+    assert found.count == 10
+
+
 def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     engine, sudoku = redraft.load("nano-sudoku"), task("sudoku-4x4")
     example = next(sudoku.examples("held_out", 3))

@@ -27,6 +27,7 @@ from redraft.cli.common import (
     read_prompt,
     say_bounds,
     say_guesses,
+    show,
     tame,
 )
 from redraft.cli.constraint_flags import note_ignored, read_schema, style_flags, thinking_flag
@@ -75,7 +76,11 @@ def add(commands: Commands) -> None:
         "--instruction", metavar="TEXT", help="a first line in place of the one that asks for the fields"
     )
     image_flag(parser, "; the text may then be left out")
-    parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
+    parser.add_argument(
+        "--many",
+        action="store_true",
+        help="answer each line of stdin, in order; of many thousands, run keeps what is done",
+    )
     copying_flags(parser)
     watch_flag(parser)
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
@@ -171,7 +176,10 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
                 failed += 1
                 print(tame(f"redraft: line {number + 1}: {found}"), file=sys.stderr)
             print(line, flush=True)
+            if not sys.stdout.isatty():
+                show(f"{number + 1} lines", last=False)
     finally:
+        show("", last=False)
         engine.loop.stop()
     return failed
 

@@ -21,7 +21,7 @@ from redraft.prompts import CLOCK
 TYPES: dict[str, dict[str, str]] = {
     **{name: {"type": "string"} for name in ("str", "string", "text")},
     **{name: {"type": "integer"} for name in ("int", "integer")},
-    **{name: {"type": "number"} for name in ("float", "number")},
+    **{name: {"type": "number"} for name in ("float", "number", "decimal")},
     **{name: {"type": "boolean"} for name in ("bool", "boolean")},
     "date": {"type": "string", "format": "date"},
     "time": {"type": "string", "pattern": CLOCK},

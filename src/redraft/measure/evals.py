@@ -66,10 +66,11 @@ def evaluate(
     whose answers nothing is.
     """
     trials = []
-    options = replace(options, max_tokens=room(engine, task)) if options.max_tokens is None else options
+    most = room(engine, task) if options.max_tokens is None else None
     for i, example in zip(range(count), task.examples("held_out", seed), strict=False):
         seed_canvas = pinned(engine, task, example) if pin else options.seed_canvas
-        own = replace(options, seed=seed + i, seed_canvas=seed_canvas)
+        max_tokens = options.max_tokens if most is None else _fitting(engine, example, most)
+        own = replace(options, seed=seed + i, seed_canvas=seed_canvas, max_tokens=max_tokens)
         trials.append(attempt(engine, task, example, own))
         progress("example", i + 1, count)
     return summarise(f"{task.name}, clues pinned" if pin else task.name, trials)
@@ -87,6 +88,14 @@ def room(engine: Engine, task: Task) -> int | None:
     longest = max((len(engine.text.encode(one.answer, bos=False)) for one in seen), default=0) + 1
     fitting = narrowest(longest, most) if longest <= most else -(-longest // most) * most
     return max(engine.config.generation.max_new_tokens, fitting)
+
+
+def _fitting(engine: Engine, example: Example, most: int) -> int:
+    """At most so many tokens, and no more than the whole canvases that the context has behind an example's prompt."""
+    asked = engine.resolve(Request(example.prompt, chat=True, options=Options(max_tokens=1)))
+    width = engine.config.model.canvas_length
+    left = (engine.config.model.max_positions - len(asked.prompt)) // width * width
+    return min(most, max(left, 1))
 
 
 def pinned(engine: Engine, task: Task, example: Example) -> SeedCanvas:

@@ -14,12 +14,12 @@ import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import reduce
 from itertools import islice
 from typing import Any
 
 from redraft.constraints.language import Source
-from redraft.constraints.stated import MOST_CHOICES, choice_is_said, unstated
+from redraft.constraints.stated import unstated
 from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
@@ -37,8 +37,8 @@ SURE = 0.7
 """That of a value's least likely token, below which the value is a guess. The record plain-nano counts how many of the
 right and wrong answers have one."""
 
-MOST_PARTS, MOST_VALUES = 16, 256
-"""Parts of a schema that say what one value may be, and values of an answer that are looked at."""
+MOST_PARTS, MOST_DIFFERING = 16, 64
+"""Parts of a schema that say what one value may be, and values of two answers that are compared."""
 
 MORE = 16
 """Tokens that a second answer may have beyond twice those of the first."""
@@ -48,14 +48,13 @@ MORE = 16
 class Opinion:
     """An answer and the log-probability of each of its tokens, read back, in nats. If it was written from left to
     right, `instead_of` is the one that was asked about; `beside` is a likelier one that was not taken. `asked` is the
-    prompt's text, `source` what the answer was held to."""
+    prompt's text."""
 
     done: Generation
     log_p: tuple[float, ...]
     instead_of: Generation | None = None
     asked: str = ""
     beside: Generation | None = None
-    source: Source | None = None
 
     def likely(self, text: Text) -> dict[str, float]:
         """Of each plain value of a JSON answer, by its pointer, the probability of its least likely token."""
@@ -63,12 +62,10 @@ class Opinion:
 
     def guesses(self, text: Text) -> list[str]:
         """The pointers of the plain values that are a guess: something else was nearly as likely at one of the tokens,
-        the other answer has another value there, it is a number, date or time that the prompt does not state, or a
-        choice that the text lacks where it has one other."""
+        the other answer has another value there, or it is a number, date or time that the prompt does not state."""
         other, values = self.instead_of or self.beside, field_values(self.done.text)
         odd = _differing(values, field_values(other.text)) if other else set[str]()
         odd |= unstated(values, self.asked) if self.asked else set()
-        odd |= _unsaid(values, self.source) if self.source else set()
         return [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
 
 
@@ -156,8 +153,7 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
             raise DeadlineError("no time is left to read the answer back; allow more or leave the reading out")
         return None if asked.deadline_sec is None else over - time.monotonic()
 
-    source = None if asked.language is None else asked.language.source
-    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done, left()))), asked=prompt, source=source)
+    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done, left()))), asked=prompt)
     doubted = min(first.log_p, default=0.0) < math.log(EVEN)
     likeliest = not (asked.policy.draw or asked.policy.shaping.bias)
     if not doubted or not likeliest or asked.language is None or asked.needs_repair:
@@ -172,7 +168,7 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
         read = yield _reading(engine, asked, again, left())
     except RedraftError:  # there is a valid answer, whatever became of another one
         return first
-    second = Opinion(both, _read(asked, read), instead_of=done, asked=prompt, source=source)
+    second = Opinion(both, _read(asked, read), instead_of=done, asked=prompt)
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
@@ -200,61 +196,32 @@ def _differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> set[str]
 def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether the values of a canvas stand against those of the causal mode: one of them is a choice of the schema, or
     the same text without a point."""
-    choices = _Choices(source)
+    schema = json.loads(source.text) if source.kind == "schema" else {}
     differing = ((at, values[at]) for at in _differing(values, others) if isinstance(values[at], str))
     return any(
-        others.get(at) == one + "." or any(one in texts for texts in choices.at(at))
-        for at, one in islice(differing, MOST_VALUES)
+        others.get(at) == one + "." or _is_chosen(schema, at, one) for at, one in islice(differing, MOST_DIFFERING)
     )
 
 
-def _unsaid(values: Mapping[str, Any], source: Source) -> set[str]:
-    """The pointers of choices that the text to copy from does not have, as a word, where it has one of the others."""
-    if source.kind != "schema" or not source.verbatim:
-        return set()
-    choices, stands, found = _Choices(source), cache(partial(choice_is_said, text=source.verbatim)), set[str]()
-    strings = ((at, value) for at, value in values.items() if isinstance(value, str))
-    for at, value in islice(strings, MOST_VALUES):
-        listed = choices.at(at)
-        if any(value in texts for texts in listed) and sum(map(len, listed)) <= MOST_CHOICES and not stands(value):
-            found |= {at} if sum(map(stands, frozenset().union(*listed) - {value})) == 1 else set()
+def _is_chosen(schema: Any, at: str, value: str) -> bool:
+    """Whether a text at a pointer of an answer is one of those that its schema lists there."""
+    parts = _followed(schema, [schema])
+    for step in at.split("/")[1:]:
+        named = (at_step(part.get("properties"), step.replace("%", "%25")) for part in parts)
+        parts = _followed(schema, [*named, *(part.get("items") for part in parts)])
+    listed = [part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")] for part in parts]
+    return any(value in several for several in listed)
+
+
+def _followed(schema: Any, todo: list[Any]) -> list[dict[str, Any]]:
+    """Parts of a schema, and those that they refer to or have as an alternative, as many as people write."""
+    found = list[dict[str, Any]]()
+    while todo and len(found) < MOST_PARTS:
+        if isinstance(one := todo.pop(), dict):
+            found.append(one)
+            reference = one.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#/"):
+                todo.append(reduce(at_step, reference[2:].split("/"), schema))
+            alternatives = (one.get("anyOf"), one.get("oneOf"), one.get("allOf"))
+            todo += [each for several in alternatives if isinstance(several, list) for each in several]
     return found
-
-
-class _Choices:
-    """The texts among which a schema has each of an answer's values choose. What a place leads to is looked up once,
-    since an answer may have thousands of values there."""
-
-    def __init__(self, source: Source) -> None:
-        self._schema = json.loads(source.text) if source.kind == "schema" else {}
-        self._known: dict[tuple[int, ...], list[dict[str, Any]]] = {}
-        self._texts: dict[int, frozenset[str]] = {}
-
-    def at(self, pointer: str) -> list[frozenset[str]]:
-        """The choices at a pointer, of each part of the schema that lists some; none where it says nothing else."""
-        parts = self._followed([self._schema])
-        for step in pointer.split("/")[1:]:
-            named = (at_step(part.get("properties"), step.replace("%", "%25")) for part in parts)
-            parts = self._followed([*named, *(part.get("items") for part in parts)])
-        return [texts for part in parts if (texts := self._listed(part))]
-
-    def _listed(self, part: dict[str, Any]) -> frozenset[str]:
-        if id(part) not in self._texts:
-            several = part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")]
-            self._texts[id(part)] = frozenset(one for one in several if isinstance(one, str))
-        return self._texts[id(part)]
-
-    def _followed(self, todo: list[Any]) -> list[dict[str, Any]]:
-        """Parts of the schema, and those that they refer to or have as an alternative, as many as people write."""
-        key, found = tuple(map(id, todo)), list[dict[str, Any]]()
-        if key not in self._known:
-            while todo and len(found) < MOST_PARTS:
-                if isinstance(one := todo.pop(), dict):
-                    found.append(one)
-                    reference = one.get("$ref")
-                    if isinstance(reference, str) and reference.startswith("#/"):
-                        todo.append(reduce(at_step, reference[2:].split("/"), self._schema))
-                    alternatives = (one.get("anyOf"), one.get("oneOf"), one.get("allOf"))
-                    todo += [each for several in alternatives if isinstance(several, list) for each in several]
-            self._known[key] = found
-        return self._known[key]

@@ -83,10 +83,10 @@ def compile_schema(
                 resolver, dfa = _deepest(document, depth, partial(compiler, listing=False))
     except RecursionError:
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
-    if dfa.is_empty:
+    whole = dfa.reached(np.ones(len(dfa), np.bool_))
+    if whole.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     check_readable(schema)  # also what the language has no need of must be readable by the validator
-    whole = dfa.reached(np.ones(len(dfa), np.bool_))
     return Compiled(whole, document.checked or resolver.inexact, tuple(map(str, document.ignored)))
 
 

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 const BOUNDS = {
-  nano: "nano is a demonstration model of 2 million parameters: it reads fields out of short English sentences, changes records and fills templates, and makes mistakes. It knows no conversations.",
+  nano: "nano is a small demonstration model: it reads fields out of short English sentences, changes records and fills templates, and makes mistakes. It knows no conversations.",
   "nano-sudoku": "nano-sudoku knows Sudokus of 4×4 and 6×6, and records of made-up words.",
 };
 

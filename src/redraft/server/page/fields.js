@@ -5,7 +5,8 @@ const PLAIN = /[-+.\w]+/y;
 const IMPOSSIBLE = -30; // nats: what a constraint forbids is left with less
 const MARK = /[\s,:]*/y;
 
-/** Each value of a JSON text that holds no other: its path, its text, and the bytes of UTF-8 that it takes. */
+/** Each value of a JSON text that holds no other: its path, the same as a JSON pointer, its text, and the bytes of UTF-8
+ *  that it takes. */
 export function leaves(text) {
   try {
     JSON.parse(text);
@@ -22,20 +23,28 @@ export function leaves(text) {
     return whole;
   };
   // The text is known to be JSON, so between two values there are only marks and space.
-  const value = (path) => {
+  const value = (path, pointer) => {
     take(MARK);
-    if (text[at] === "{") return inside(path, "}", () => `.${JSON.parse(take(STRING))}`);
-    if (text[at] === "[") return inside(path, "]", (i) => `[${i}]`);
     const from = at;
-    const said = take(text[at] === '"' ? STRING : PLAIN);
-    return found.push({ path: path.replace(/^\./, "") || "value", value: said, from: bytes(from), to: bytes(at) });
+    if (text[at] === "{") inside(path, pointer, "}", key);
+    else if (text[at] === "[") inside(path, pointer, "]", (i) => [`[${i}]`, i]);
+    else take(text[at] === '"' ? STRING : PLAIN);
+    const said = text.slice(from, at);
+    if (!/^[[{]/.test(said) || /^.\s*.$/.test(said)) found.push({ path: path.replace(/^\./, "") || "value", pointer, value: said, from: bytes(from), to: bytes(at) });
   };
-  const inside = (path, close, step) => {
+  const key = () => {
+    const name = JSON.parse(take(STRING));
+    return [`.${name}`, name.replaceAll("~", "~0").replaceAll("/", "~1")];
+  };
+  const inside = (path, pointer, close, step) => {
     at += 1;
-    for (let i = 0; take(MARK), text[at] !== close; i += 1) value(path + step(i));
+    for (let i = 0; take(MARK), text[at] !== close; i += 1) {
+      const [shown, named] = step(i);
+      value(path + shown, `${pointer}/${named}`);
+    }
     at += 1;
   };
-  value("");
+  value("", "");
   return found;
 }
 

@@ -5,7 +5,7 @@ import { field, h } from "../dom.js";
 import { leaves, sureness } from "../fields.js";
 import { Knobs } from "../knobs.js";
 import { Run } from "../run.js";
-import { ApiError } from "../api.js";
+import { ApiError, post } from "../api.js";
 import { Stage } from "../stage.js";
 import { bounds } from "../bounds.js";
 
@@ -15,6 +15,7 @@ export const title = "Schema";
 const PATH = "/v1/chat/completions";
 const TEXT = "Send 3 apples to Maria.";
 const FIELDS = "who, qty int, item";
+const REWRITTEN = "Read a second time, another answer was likelier. It was written from left to right, and is this one";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -29,10 +30,11 @@ export function build(server) {
   schema.value = FIELDS;
   const knobs = new Knobs(server);
   const table = h("tbody");
+  const caption = h("caption");
   const result = h(
     "table",
     { class: "fields", hidden: true },
-    h("caption", {}, "Fields, and how likely the model holds each value to be"),
+    caption,
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "Sure"))),
     table,
   );
@@ -45,8 +47,12 @@ export function build(server) {
       const messages = [{ role: "user", content: prompt.value }];
       const wanted = { structured_outputs: { json: parsed(schema.value) } };
       const body = { messages, ...wanted, logprobs: true, top_logprobs: 2, canvas: { stream: true, ask_fields: true } };
-      const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
-      table.replaceChildren(...rows(said, stage.recording.frames));
+      const asked = { ...knobs.values(), ...body };
+      const said = await ask(PATH.slice(1), asked, stage, signal);
+      const back = server.embedded ? await readBack(asked, said, signal) : null;
+      const other = back !== null && back.text !== said.text;
+      caption.textContent = other ? REWRITTEN : "Fields, and how likely the model holds each value to be";
+      table.replaceChildren(...rows({ ...said, ...back }, other ? [] : stage.recording.frames));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
     },
   });
@@ -58,7 +64,7 @@ export function build(server) {
       "form",
       { class: "composer" },
       field("Text", prompt),
-      field("Fields, or a JSON Schema", schema, "a field is a name and, unless it is text, a type: int, float, bool, date; A|B is one of these words, ? may be null"),
+      field("Fields, or a JSON Schema", schema, "a field is a name and, unless it is text, a type: int, float, bool, date, time, email; A|B is one of these words, [] a list, ? may be null"),
       h("div", { class: "row" }, run.button, bounds(server)),
       run.error,
       knobs.element,
@@ -66,6 +72,20 @@ export function build(server) {
     stage.element,
     result,
   );
+}
+
+/** What becomes of an answer that is read back, as for whoever does not watch it settle: with its seed it is asked for
+ *  again. Null for one that was cut, or if that fails: there is an answer all the same. */
+async function readBack(asked, said, signal) {
+  if (said.finish !== "stop") return null;
+  const body = { ...asked, seed: said.result.seed, canvas: { ...asked.canvas, stream: false } };
+  try {
+    const { choices: [choice] } = await post(PATH.slice(1), body, signal);
+    return { text: choice.message.content, logprobs: choice.logprobs.content, guesses: choice.canvas.guesses ?? [] };
+  } catch (error) {
+    if (signal.aborted) throw error;
+    return null;
+  }
 }
 
 /** A JSON Schema as what it is; anything else goes as it is written, and the server reads it as fields. */
@@ -83,11 +103,15 @@ function rows(said, frames) {
   if (!said.finish || said.finish === "length") return [];
   const last = frames.at(-1);
   const forced = last && last.block === 0 ? last.forced : new Set();
-  return leaves(said.text).map(({ path, value, from, to }) => {
+  return leaves(said.text).map(({ path, pointer, value, from, to }) => {
     const { sure, free, places } = sureness(said.logprobs, from, to);
     const against = places.some((at) => forced.has(at));
-    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, ...verdict(path, sure, free, against)));
+    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, ...verdict(path, sure, free, against), ...doubt(said.guesses ?? [], pointer)));
   });
+}
+
+function doubt(guesses, pointer) {
+  return guesses.includes(pointer) ? [" ", h("small", {}, "looks like a guess")] : [];
 }
 
 function verdict(path, sure, free, against) {
