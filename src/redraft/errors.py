@@ -124,7 +124,9 @@ def as_failure(error: Exception) -> RedraftError:
     """What went wrong with one of many, as an error in its place, whatever it is: the others go on."""
     if isinstance(error, RedraftError):
         return error
-    return RunError(f"the program failed: {type(error).__name__}: {error}")
+    failed = RunError(f"the program failed: {type(error).__name__}: {error}")
+    failed.__cause__ = error  # so that a traceback can be shown
+    return failed
 
 
 def ran_out(error: BaseException) -> bool:

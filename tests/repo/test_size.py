@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 51_040, TESTS: 37_090}
+WHOLE_WALLS = {SOURCE: 51_110, TESTS: 37_090}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_580,
-    "constraints": 7_930,
+    "constraints": 8_000,
     "tasks": 2_830,
     "tune": 4_390,
     "measure": 2_820,

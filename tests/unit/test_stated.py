@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from redraft.constraints.stated import unstated
+from redraft.constraints.compile.stated import unstated
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import Opinion
 
@@ -25,7 +25,7 @@ from redraft.operations.read_back import Opinion
         ("CHF 1'234.50, 1\u2019234,5 or 1,00,000", [1234.5, 100000], [1, 234]),
         ("52.52,13.405 and 37.77,-122.41 and [-1,-5]", [52.52, 13.405, 37.77, -122.41, -1, -5], [122.41]),
         ("x .5, 1e5, minus 3, 50%, 1.5 million or 227.9bn", [0.5, 1e5, -3, 50, 1.5, 1500000, 227.9e9], [-50]),
-        ("firmware 1.2.3e5 and 10.20.30E2 for 4k users", [1, 2, 30, 4000], [1.2, 4, 123000]),
+        ("firmware 1.2.3e5 and 10.20.30E2 for 4k users", [1, 2, 30, 4000, 4], [1.2, 123000]),
         ("nothing", [], [0, 0.5, 1e300, float("inf"), 10**400]),
     ],
 )
@@ -53,6 +53,7 @@ def test_a_number_is_in_a_text_as_people_write_it(text: str, has: list[float], l
         ("am 5. Oktober 2026, may", ["2026-10-05"], []),
         ("on 3 March 2026 at 10:00", ["2026-03-03", "10:00"], ["2026-03-10", "03:00"]),
         ("We left on 9 May 2025.", ["2025-05-09"], ["09:00"]),
+        ("from 5 may to 3 june 2026", ["2026-05-05", "2026-06-03"], ["2026-07-05"]),
         (
             "12 May 2026, 9:30 am",
             ["2026-05-12T09:30:00Z", "2026-05-12 09:30", "09:30:00Z"],

@@ -280,8 +280,8 @@ def copying_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbatim",
         action=argparse.BooleanOptionalAction,
-        help="copy strings out of the text, word for word: what has no choices, pattern or format of its own is a part"
-        " of it (default: for nano alone, where the text is not too long for that)",
+        help="copy strings out of the text, word for word, and hold choices, dates, times and decimal numbers to those"
+        " that it states (default: for nano alone, where the text is not too long for that)",
     )
 
 

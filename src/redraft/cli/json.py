@@ -174,10 +174,11 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
                     found = as_failure(error)
             if isinstance(found, RedraftError):
                 failed += 1
+                show("", last=False)
                 print(tame(f"redraft: line {number + 1}: {found}"), file=sys.stderr)
             print(line, flush=True)
             if not sys.stdout.isatty():
-                show(f"{number + 1} lines", last=False)
+                show(f"line {number + 1}", last=False)
     finally:
         show("", last=False)
         engine.loop.stop()

@@ -14,11 +14,11 @@ from redraft.constraints.compile.grammar import DEPTH, compile_grammar
 from redraft.constraints.compile.limits import CompileLimits, OutOfReachError
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.stated import with_stated_choices
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.language import MARKS, TEXT, Source
 from redraft.constraints.schemas import plain_schema
-from redraft.constraints.stated import with_stated_choices
 from redraft.errors import ConstraintError
 
 
@@ -63,7 +63,8 @@ def schema_source(
 
     Without `spaces` there are none, and no line breaks, but within strings. With `fence` the value may stand in a
     Markdown code block, as many models are used to; `unfenced` takes it off. Strings of which the schema does not say
-    how they look are parts of the text `verbatim`, from word to word; without one they may say anything.
+    how they look are parts of the text `verbatim`, from word to word, and choices, dates, times and decimal numbers are
+    those that it states (docs/constraints.md); without one they may say anything.
     """
     plain = plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)

@@ -116,8 +116,8 @@ def extract_many(
             own = None if held.seed is None else (held.seed + number) % 2**64
             try:
                 taken.append(_extraction(engine, plain, text, replace(held, seed=own), verbatim))
-            except RedraftError as error:
-                taken.append(error)
+            except Exception as error:  # whatever it is, it is this text's
+                taken.append(as_failure(error))
             yield taken[-1]
 
     def answers() -> Iterator[Generation | RedraftError]:

@@ -18,8 +18,8 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
+from redraft.constraints.compile.stated import unstated
 from redraft.constraints.language import Source
-from redraft.constraints.stated import unstated
 from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
 from redraft.engine.fields import field_likelihood, field_values
@@ -197,7 +197,8 @@ def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str
     """Whether the values of a canvas stand against those of the causal mode: one of them is a choice of the schema, or
     the same text without a point."""
     schema = json.loads(source.text) if source.kind == "schema" else {}
-    differing = ((at, values[at]) for at in _differing(values, others) if isinstance(values[at], str))
+    differs = _differing(values, others)
+    differing = ((at, one) for at, one in values.items() if at in differs and isinstance(one, str))
     return any(
         others.get(at) == one + "." or _is_chosen(schema, at, one) for at, one in islice(differing, MOST_DIFFERING)
     )

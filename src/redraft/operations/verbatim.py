@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.language import Language, Source
 from redraft.constraints.sources import copying
 from redraft.engine.engine import Core
 from redraft.engine.request import Options
-from redraft.errors import ConstraintError
 
 
 def held_to(engine: Core, source: Source, text: str, options: Options, verbatim: bool | None) -> Language:
@@ -26,14 +26,14 @@ def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | No
     """The language of a schema's source, strings of which are parts of a text.
 
     They are free where some part of the schema is left to a validator, since of few strings perhaps none satisfies it;
-    where the text is too long to copy from, or has nothing that satisfies the schema; and where each answer would be
-    longer than `max_tokens`. Raises ConstraintError for a schema that cannot be kept.
+    where the text is too long to copy from; and where each answer would be longer than `max_tokens`. Raises
+    ConstraintError for a schema that cannot be kept.
     """
     free = engine.language(source)
     if free.held != "exact":
         return free
     try:
         found = engine.language(copying(source, text))
-    except ConstraintError:
+    except OutOfReachError:
         return free
     return found if max_tokens is None or found.shortest <= max_tokens else free

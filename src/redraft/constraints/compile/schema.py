@@ -247,7 +247,7 @@ class _Compiler:
                 self.resolver.inexact = True
             else:
                 found = intersect(found, multiple(of))
-        stated = intersect(found, numbers_in(self.verbatim, whole=whole))
+        stated = EMPTY if whole else intersect(found, numbers_in(self.verbatim))
         return found if stated.is_empty else stated
 
     def array(self, plain: Schema, trail: Trail, free: int) -> Dfa:

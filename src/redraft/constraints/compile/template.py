@@ -33,11 +33,11 @@ from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.stated import stated_choice
 from redraft.constraints.compile.values import number, text_of
 from redraft.constraints.compile.verbatim import addresses_in, as_text, numbers_in, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.places import Span
-from redraft.constraints.stated import stated_choice
 from redraft.constraints.validation import Problem, check_depth, contradictions, schema_problems
 from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
@@ -201,6 +201,8 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
             inside = intersect(dfa, stated(verbatim)) if stated else dfa
             return Hole(name, dfa if inside.is_empty else inside)
         found = compile_schema(kind, verbatim=verbatim)
+        if found.checked and verbatim:  # of the few texts that are stated, perhaps none satisfies the validator
+            found = compile_schema(kind)
         return Hole(name, found.dfa, kind, found.checked)
     except ConstraintError as error:
         raise type(error)(f"hole {name!r}: {error}") from None
@@ -270,8 +272,7 @@ _COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
 _ADDRESSED = {"date": "date", "time": CLOCK, "uuid": "uuid", "email": "email"}
 COPIED: Mapping[str, Callable[[str], Dfa]] = {
     **dict.fromkeys(("string", "line"), parts_of),
-    "int": partial(numbers_in, whole=True),
-    "number": partial(numbers_in, whole=False),
+    "number": numbers_in,
     **{kind: partial(addresses_in, form=form) for kind, form in _ADDRESSED.items()},
 }
 """Kinds of holes into which parts of a text go, or its numbers, dates, times and addresses."""

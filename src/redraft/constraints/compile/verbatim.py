@@ -20,10 +20,10 @@ import numpy as np
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
+from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, moments_of
 from redraft.constraints.compile.remembered import remembered
+from redraft.constraints.compile.stated import MOST_CHARACTERS, numbers_of
 from redraft.constraints.compile.values import text_of
-from redraft.constraints.moments import TIME_OF_SECONDS, clocks_of, dates_of, moments_of
-from redraft.constraints.stated import numbers_of
 from redraft.errors import ConstraintError
 from redraft.prompts import CLOCK
 
@@ -102,7 +102,7 @@ def addresses(text: str, form: str) -> list[str]:
 @remembered
 def addresses_in(text: str, form: str) -> Dfa:
     """Those addresses."""
-    return any_of(addresses(text, form))
+    return any_of(addresses(text, form) if len(text) <= MOST_CHARACTERS else [])
 
 
 def _as_written(address: str, form: str) -> str:
@@ -116,9 +116,9 @@ def _as_written(address: str, form: str) -> str:
 
 
 @remembered
-def numbers_in(text: str, *, whole: bool) -> Dfa:
+def numbers_in(text: str) -> Dfa:
     """The numbers that a text states, if it has such as are easily misread (`numbers_of`)."""
-    return any_of(numbers_of(text, whole=whole))
+    return any_of(numbers_of(text) if len(text) <= MOST_CHARACTERS else [])
 
 
 @remembered

@@ -75,7 +75,9 @@ class CanvasOptions(Body):
         default=None, description="in chat, with a JSON Schema: ask for its fields of the last turn; by default of nano"
     )
     verbatim: Flag | None = Field(
-        default=None, description="where fields are asked for: copy strings word for word; by default of nano"
+        default=None,
+        description="where fields are asked for: copy strings word for word, and hold choices, dates, times and decimal"
+        " numbers to those that the text states; by default of nano",
     )
     read_back: Flag | None = Field(
         default=None,

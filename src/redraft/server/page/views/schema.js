@@ -49,10 +49,14 @@ export function build(server) {
       const body = { messages, ...wanted, logprobs: true, top_logprobs: 2, canvas: { stream: true, ask_fields: true } };
       const asked = { ...knobs.values(), ...body };
       const said = await ask(PATH.slice(1), asked, stage, signal);
-      const back = server.embedded ? await readBack(asked, said, signal) : null;
-      const other = back !== null && back.text !== said.text;
-      caption.textContent = other ? REWRITTEN : "Fields, and how likely the model holds each value to be";
-      table.replaceChildren(...rows({ ...said, ...back }, other ? [] : stage.recording.frames));
+      caption.textContent = "Fields, and how likely the model holds each value to be";
+      table.replaceChildren(...rows(said, stage.recording.frames));
+      const back = server.name === "nano" ? await readBack(asked, said, signal) : null;
+      if (back !== null) {
+        const other = back.text !== said.text;
+        if (other) caption.textContent = REWRITTEN;
+        table.replaceChildren(...rows({ ...said, ...back }, other ? [] : stage.recording.frames));
+      }
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
     },
   });
@@ -75,15 +79,14 @@ export function build(server) {
 }
 
 /** What becomes of an answer that is read back, as for whoever does not watch it settle: with its seed it is asked for
- *  again. Null for one that was cut, or if that fails: there is an answer all the same. */
+ *  again. Null for one that was cut, or if that fails or is stopped: there is an answer all the same. */
 async function readBack(asked, said, signal) {
   if (said.finish !== "stop") return null;
   const body = { ...asked, seed: said.result.seed, canvas: { ...asked.canvas, stream: false } };
   try {
     const { choices: [choice] } = await post(PATH.slice(1), body, signal);
     return { text: choice.message.content, logprobs: choice.logprobs.content, guesses: choice.canvas.guesses ?? [] };
-  } catch (error) {
-    if (signal.aborted) throw error;
+  } catch {
     return null;
   }
 }

@@ -3,13 +3,15 @@ has beside them was made up or mended."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import Any
 
-from redraft.constraints.moments import (
+from redraft.constraints.compile.limits import check_time
+from redraft.constraints.compile.moments import (
     CLOCK,
     DATE,
     DATE_TIME,
@@ -24,7 +26,7 @@ from redraft.pointers import at_step
 
 _SIGN = r"(?:(?<![\w.)])[-−])?"
 _NUMBER = re.compile(rf"{_SIGN}(?:\d+(?:[.,'’]\d+)*(?:[eE][+-]?\d{{1,3}}(?!\w))?|(?<![\w.,])\.\d+)", re.ASCII)
-_SPACED = re.compile(rf"{_SIGN}(?<!\d)\d{{1,3}}(?:[ \u00a0\u202f]\d{{3}})+(?:[.,]\d+)?(?!\d)", re.ASCII)
+_SPACED = re.compile(rf"{_SIGN}(?<!\d)\d{{1,3}}(?:[ \u00a0\u2009\u202f]\d{{3}})+(?:[.,]\d+)?(?!\d)", re.ASCII)
 _GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?|-?\d{1,2}(?:,\d{2})+,\d{3}")
 _PLAIN = re.compile(r"-?\d*(?:[.,]\d+)?")
 _SCALED = re.compile(
@@ -33,10 +35,19 @@ _SCALED = re.compile(
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
 _MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")
 _MARKED = re.compile(r"\d[.,'’]\d")
+_DOTTED = re.compile(r"\d+(?:\.\d+){2,}", re.ASCII)
+_UNREAD_NUMBER = re.compile(
+    r"(?<!\d)(?<!\d )\b(?:half|quarters?|thirds?|dozens?|couple|pairs?|hundred|thousand|million|billion)\b"
+    r"|\b(?:trillion|mio|mrd)\b|[½¼¾]",
+    re.I,
+)
 MOST_NUMBERS, MOST_DIGITS = 200, 20
 """Numbers of a text that an answer's are held to, and their digits: more than sentences have."""
-MOST_CHOICES, MOST_DEPTH = 64, 8
-"""Choices of a field that are looked for in a text, and parts of a schema within each other that have such fields."""
+MOST_CHOICES, MOST_DEPTH, MOST_CHARACTERS = 64, 8, 2**15
+"""Choices of a field that are looked for in a text, parts of a schema within each other that have such fields, and
+characters of a text that is looked through: longer ones are seldom short enough to copy from."""
+_REFERENCE = re.compile(r'"\$(?:ref|dynamicRef)": "(?!#/(?:\$defs|definitions)/[^/"]*")')
+_NEGATION = re.compile(r"\b(?:not|no|never|none|without|nicht|kein\w*|ohne|pas|sans|sin)\b|n['’]t\b", re.I)
 
 
 def unstated(values: Mapping[str, Any], text: str) -> set[str]:
@@ -55,34 +66,39 @@ def unstated(values: Mapping[str, Any], text: str) -> set[str]:
     return odd | {key for key, value in strings.items() if not _is_moment_said(value, text)}
 
 
-def numbers_of(text: str, *, whole: bool) -> list[str]:
+def numbers_of(text: str) -> list[str]:
     """The numbers that a text states, by every reading and as JSON has them, if one has a mark or a space inside, as
-    19,99 and 12 000 do, which are easily misread; none of other texts, which may say theirs in any language's words.
-    Days, hours and minutes are among those that are `whole` alone."""
-    text = text if whole else without_moments(text)
-    if not (_MARKED.search(text) or _SPACED.search(text)) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
+    19,99 and 12 000 do, which are easily misread, and none is in words that nothing here reads; none of other texts.
+    Dates, times, versions and addresses count for nothing."""
+    text = _DOTTED.sub(lambda match: match[0] if _GROUPED.fullmatch(match[0]) else " ", without_moments(text))
+    marked = _MARKED.search(text) or _SPACED.search(text)
+    if not marked or _UNREAD_NUMBER.search(text) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
         return []
     text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
     words = words_of(text)
     said = [*map(Decimal, range(LARGEST_SPELLED + 1))]
     found = {*_in_digits(text), *(one for one in said if is_spelled(int(one), words))}
-    plain = (one for one in found if len(one.as_tuple().digits) + abs(one.adjusted()) <= MOST_DIGITS)
+    plain = (one for one in found if max(len(one.as_tuple().digits), abs(one.adjusted())) <= MOST_DIGITS)
     forms = {form for one in plain for form in (f"{one:f}", f"{one.normalize():f}")}
     return sorted(forms | {form + ".0" for form in forms if "." not in form})
 
 
-def choice_is_said(choice: str, text: str) -> bool:
-    """Whether a text has a choice as a word of its own, one of up to two letters as it is written: "I'll" has no L."""
-    if len(choice) > 2:
-        choice, text = choice.lower(), text.lower()
-    return choice in text and re.search(rf"(?<!\w)(?<!\w['’]){re.escape(choice)}(?!['’]?\w)", text) is not None
-
-
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
-    """Of the texts among some choices the one that a text has, if it has exactly one (docs/log.md), and all others that
-    are no texts; else all."""
+    """Of the texts among some choices the one that a text has as a word of its own, if it has exactly one and no word
+    such as "not" (docs/log.md), and all others that are no texts; else all. One of up to two letters counts as it is
+    written: "I'll" has no L; and a small one not at all, as many are words that say nothing."""
     texts = [one for one in choices if isinstance(one, str)]
-    said = [one for one in texts if choice_is_said(one, text)] if len(texts) <= MOST_CHOICES else []
+    if len(texts) > MOST_CHOICES or len(text) > MOST_CHARACTERS or _NEGATION.search(text):
+        return [*choices]
+    lowered = text.lower()
+
+    def is_said(one: str) -> bool:
+        one, given = (one, text) if len(one) <= 2 else (one.lower(), lowered)
+        if len(one) <= 2 and one.islower():
+            return False
+        return one in given and re.search(rf"(?<!\w)(?<!\w['’]){re.escape(one)}(?!['’]?\w)", given) is not None
+
+    said = [one for one in texts if is_said(one)]
     return [one for one in choices if not isinstance(one, str) or one in said] if len(said) == 1 else [*choices]
 
 
@@ -91,6 +107,7 @@ def with_stated_choices(schema: Any, text: str) -> Any:
     mean another."""
 
     def narrowed(part: Any, depth: int) -> Any:
+        check_time()
         if not isinstance(part, dict) or depth == 0:
             return part
         if part.keys() == {"$ref"} and str(part["$ref"]).startswith("#/"):
@@ -104,7 +121,9 @@ def with_stated_choices(schema: Any, text: str) -> Any:
             return part | {"properties": {name: narrowed(field, depth - 1) for name, field in fields.items()}}
         return part
 
-    return narrowed(schema, MOST_DEPTH)
+    # A reference into a field would take what this field alone is held to.
+    elsewhere = _REFERENCE.search(json.dumps(schema))
+    return schema if elsewhere or len(text) > MOST_CHARACTERS else narrowed(schema, MOST_DEPTH)
 
 
 def _is_moment_said(value: str, text: str) -> bool:
@@ -125,10 +144,11 @@ def _in_digits(text: str) -> Iterator[Decimal]:
     """The readings of every number in digits."""
     text = re.sub(r"\bminus (?=\d)", "-", text, flags=re.IGNORECASE)
     for number, scale in _SCALED.findall(text):
+        if len(number) > MOST_DIGITS:
+            continue
         yield Decimal(number.replace(",", ".").replace("−", "-")).scaleb(_SCALES[scale.lower()])
-    text = _SCALED.sub(lambda found: " " if found[2] in "kK" else found[0], text)  # 3k is no 3; 3% may be one
     for found in (*_NUMBER.findall(text), *_SPACED.findall(text)):
-        number = re.sub(r"[ \u00a0\u202f]", "", found).replace("−", "-")
+        number = re.sub(r"[ \u00a0\u2009\u202f]", "", found).replace("−", "-")
         if re.fullmatch(r"-?\d+(?:\.\d+)?[eE][+-]?\d+", scaled := _COMMAS.sub("", number)):
             yield Decimal(scaled)
             continue

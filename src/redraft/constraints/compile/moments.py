@@ -1,0 +1,199 @@
+"""Which dates and times of day a text states, in figures or in English words.
+
+Kickoff on 12 May 2026 at 9:30 am.         2026-05-12, 09:30
+due 03/04/2026                             2026-03-04 or 2026-04-03: either may be the month
+from 2026-05-12 to the 14th                what may be a date is not read: nobody is held to the one that is
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import month_name, monthrange
+
+from redraft.tasks.strings import spelled
+
+LARGEST_SPELLED, MOST_MOMENTS = 999, 50
+DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)(?!\d)", re.ASCII)
+CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(Z|[+-]\d\d:\d\d)?", re.ASCII | re.IGNORECASE)
+DATE_TIME = re.compile(rf"({DATE.pattern[:-6]})[Tt ]({CLOCK.pattern})", re.ASCII | re.IGNORECASE)
+TIME_OF_SECONDS = re.compile(r"(?<![\d:])(\d{1,2}:\d\d:\d\d)(?![\d:])", re.ASCII)
+
+_HALVES = {15: "quarter", 30: "half", 45: "quarter"}
+_NAMES = [f"{name[:3]}t?(?:{name[3:]})?" for name in month_name[1:]]
+_NAME = rf"(?:{'|'.join(_NAMES)})"
+_MONTH = re.compile(rf"\b(?:{'|'.join(f'({name})' for name in _NAMES)})\b", re.I)
+_VERBS = ("may", "march")
+_SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
+_DAY, _YEAR = r"(\d{1,2})(?:st|nd|rd|th)?", r"(?:,? (\d{4})(?![\d:]))?"
+_DAY_FIRST = re.compile(rf"(?<![\d:.,/-]){_DAY}\.? (?:of )?({_NAME})\b\.?{_YEAR}", re.ASCII | re.I)
+_MONTH_FIRST = re.compile(rf"\b({_NAME})\.? {_DAY}(?![\d:]|\.\d){_YEAR}", re.ASCII | re.I)
+_IN_FIGURES = re.compile(r"(?<![\d./-])(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?!\d)", re.ASCII)
+_READ = "\0"
+"""Stands where a date or time was read."""
+_BETWEEN = "[-–&/]|and|or|to|until|till|through|bis|und|oder|et|y|au?|al"
+_MONEY = re.compile(r"[$€£] ?\d[\d.,]*|\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
+_UNREAD_DATE = re.compile(
+    rf"(?<!\d)(?:19|20)\d\d(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
+    rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
+    rf"|\b(?:{_NAME}|\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth|last"
+    r"|next|later|ago|following|previous|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer)\b",
+    re.I,
+)
+"""What may be a date that nothing here reads."""
+_OFFSET = re.compile(r"((?:T\d\d|:\d\d):\d\d(?:\.\d+)?|\b\d\d?:\d\d(?=\+))([+-]\d\d:\d\d)(?![\d:])", re.ASCII)
+_TIMED = re.compile(
+    r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?m\b\.?)?", re.ASCII | re.I
+)
+_HOUR = re.compile(r"(?<![\d.,])\d{1,2}\s?(?:[ap]\.?m\b|o'clock)", re.ASCII | re.I)
+_HOURS = (
+    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun"
+    "|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
+)
+_PARTS_OF_DAY = (
+    r"\w*noon|\w*night|\w*morning|evening|past|half|quarter|halb|viertel|morgens|\w*mittags?|abends|nachts|mitternacht"
+    "|matin|soir|midi|minuit|tarde|noche|mañana|mediodía"
+)
+_UNREAD_TIME = re.compile(
+    r"\b(?:at|around|about|by|from|between|until|till|before|after|since|um|gegen|ab|bis|von|à|las|alle|dalle|om|kl)"
+    r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)|(?<!\d)\d{4}(?!\d)"
+    rf"|\b[ap]\.?m\b|\d[ap]\.?m\b|clock|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d",
+    re.I,
+)
+"""What may be a time that nothing here reads: an hour alone, figures without a colon, or words."""
+_UNREAD_ZONE = re.compile(
+    r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
+)
+
+
+def date_is_said(year: int, month: int, day: int, text: str) -> bool:
+    """Whether a text has the parts of a date, apart from its clocks. Of 03/04/2026 it has none: either may be the
+    month."""
+    numbers = _numbers(_HOUR.sub(" ", _TIMED.sub(" ", text)))
+    dated = [match[2] for match in _DAY_FIRST.finditer(text)] + [match[1] for match in _MONTH_FIRST.finditer(text)]
+    named = {_month(name) for name in dated} | _named_months(text)
+    slashed = [{int(one), int(other)} for one, other in _SLASHED.findall(text)]
+    if day != month and max(day, month) < len(month_name) and {day, month} in slashed and month not in named:
+        return False
+    # If none is named, perhaps in another language.
+    months = month in numbers or month in named or not (named or re.search(r"\d[./-]\d", text))
+    return bool(numbers & {year, year % 100}) and months and day in numbers
+
+
+def clock_is_said(hour: int, minute: int, second: int, text: str) -> bool:
+    """Whether a text has the parts of a time, by either clock and apart from its dates."""
+    text = re.sub(r"(?<![\d:])\d{4}(?![\d:])", " ", _dates(text)[1])
+    numbers, words = _numbers(text), words_of(text)
+    if minute == 45 and " quarter to " in words:
+        return _is_hour_said(hour + 1, numbers, words)
+    said = minute in numbers | {0} or is_spelled(minute, words) or f" {_HALVES.get(minute)} " in words
+    return said and second in numbers | {0} and _is_hour_said(hour, numbers, words)
+
+
+def dates_of(text: str) -> list[str]:
+    """The dates of a text; none if it has something that may be a date and is not read."""
+    found, rest = _dates(text)
+    return [] if _UNREAD_DATE.search(_MONEY.sub(" ", _TIMED.sub(" ", rest))) else _few(found)
+
+
+def clocks_of(text: str) -> list[str]:
+    """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read."""
+    text = _OFFSET.sub(r"\1", _dates(text)[1])
+    found, halves = set[str](), set[bool]()
+    for hour, minute, second, half in _TIMED.findall(text):
+        hours = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
+        if hours > 23 or int(minute) > 59 or int(second or 0) > 59 or (half and not 0 < int(hour) <= 12):
+            return []
+        halves.add(bool(half))
+        found.add(f"{hours:02}:{minute}" + (f":{second}" if second else ""))
+    if len(halves) > 1:  # the half of the day may be said of several
+        return []
+    return [] if _UNREAD_TIME.search(_TIMED.sub(_READ, text)) else _few(found)
+
+
+def moments_of(text: str, *, dated: bool) -> list[str]:
+    """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
+    behind each of its dates, and midnight where it has no number but these."""
+    if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) or re.search(r":\d\d\.\d", text):
+        return []
+    offsets = [found[2] for found in _OFFSET.finditer(text)]
+    if len({*offsets}) > 1 or (offsets and len(offsets) < len(_TIMED.findall(_OFFSET.sub(r"\1", text)))):
+        return []
+    clocks, rest = clocks_of(text), _dates(text)[1]
+    if dated and not clocks and not re.search(r"\d", rest) and not _UNREAD_TIME.search(rest):
+        clocks = ["00:00"]
+    days = [f"{day}T" for day in dates_of(text)] if dated else [""]
+    times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
+    return _few({f"{day}{time}{zone}" for day in days for time in times for zone in offsets[:1] or ["Z"]})
+
+
+def without_moments(text: str) -> str:
+    """A text without its dates in figures and its times with a colon."""
+    return _TIMED.sub(" ", _IN_FIGURES.sub(" ", DATE.sub(" ", text)))
+
+
+def words_of(text: str) -> str:
+    """A text's English words, with a space on both sides of each."""
+    return f" {' '.join(re.findall('[a-z]+', text.lower()))} "
+
+
+def is_spelled(value: float, words: str) -> bool:
+    """Whether an integer is among words, with or without an "and" behind its hundreds."""
+    if not 0 <= value <= LARGEST_SPELLED or value != int(value):  # also NaN, and what is over a float's range
+        return False
+    name = spelled(int(value)).replace("-", " ")
+    return any(f" {one} " in words for one in (name, name.replace(" and ", " ")))
+
+
+def _dates(text: str) -> tuple[set[str], str]:
+    """The dates of a text that name their day and month, in a year of their own or any that another has; and the rest
+    of it."""
+    found, undated = set[tuple[int, int, int]](), set[tuple[int, int]]()
+
+    def iso(match: re.Match[str]) -> str:
+        found.add((int(match[1]), int(match[2]), int(match[3])))
+        return _READ
+
+    def in_figures(match: re.Match[str]) -> str:
+        one, other, year = int(match[1]), int(match[3]), int(match[4])
+        found.update({(year, other, one)} | ({(year, one, other)} if match[2] != "." else set()))
+        return _READ
+
+    def named(day: str, month: str, year: str | None) -> str:
+        parts = _month(month), int(day)
+        found.add((int(year), *parts)) if year else undated.add(parts)
+        return _READ
+
+    text = _IN_FIGURES.sub(in_figures, DATE.sub(iso, text))
+    text = _DAY_FIRST.sub(lambda match: named(match[1], match[2], match[3]), text)
+    text = _MONTH_FIRST.sub(lambda match: named(match[2], match[1], match[3]), text)
+    years = {year for year, _, _ in found}
+    found |= {(year, month, day) for year in years for month, day in undated} if len(years) <= MOST_MOMENTS else set()
+    return {f"{year:04}-{month:02}-{day:02}" for year, month, day in found if _is_date(year, month, day)}, text
+
+
+def _month(name: str) -> int:
+    match = _MONTH.fullmatch(name)
+    return match.lastindex or 0 if match else 0
+
+
+def _numbers(text: str) -> set[int]:
+    return set(map(int, re.findall(r"(?<!\d)\d{1,4}(?!\d)", text, re.ASCII)))
+
+
+def _named_months(text: str) -> set[int]:
+    return {match.lastindex or 0 for match in _MONTH.finditer(text) if match[0] not in _VERBS}
+
+
+def _is_date(year: int, month: int, day: int) -> bool:
+    return year > 0 and 0 < month < len(month_name) and 0 < day <= monthrange(year, month)[1]
+
+
+def _is_hour_said(hour: int, numbers: set[int], words: str) -> bool:
+    """Whether an hour is among numbers or words, by either clock."""
+    hours = {hour % 24, hour % 12 or 12}
+    name = {0: " midnight ", 12: " noon "}.get(hour % 24, words + "x")
+    return bool(numbers & hours) or name in words or any(is_spelled(each, words) for each in hours)
+
+
+def _few(found: set[str]) -> list[str]:
+    return sorted(found) if len(found) <= MOST_MOMENTS else []
