@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from calendar import month_name, monthrange
+from functools import cache
 
 from redraft.tasks.strings import spelled
 
 LARGEST_SPELLED, MOST_MOMENTS = 999, 50
-DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)(?!\d)", re.ASCII)
+_ISO = r"(\d{4})-(\d\d)-(\d\d)"
+DATE = re.compile(rf"(?<!\d){_ISO}(?!\d)", re.ASCII)
 CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(Z|[+-]\d\d:\d\d)?", re.ASCII | re.IGNORECASE)
-DATE_TIME = re.compile(rf"({DATE.pattern[:-6]})[Tt ]({CLOCK.pattern})", re.ASCII | re.IGNORECASE)
+DATE_TIME = re.compile(rf"({_ISO})[Tt ]({CLOCK.pattern})", re.ASCII | re.IGNORECASE)
 TIME_OF_SECONDS = re.compile(r"(?<![\d:])(\d{1,2}:\d\d:\d\d)(?![\d:])", re.ASCII)
 
 _HALVES = {15: "quarter", 30: "half", 45: "quarter"}
@@ -127,13 +129,19 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
 
 
 def without_moments(text: str) -> str:
-    """A text without its dates in figures and its times with a colon."""
-    return _TIMED.sub(" ", _IN_FIGURES.sub(" ", DATE.sub(" ", text)))
+    """A text without its dates and its times with a colon."""
+    return _TIMED.sub(_READ, _dates(text)[1])
 
 
 def words_of(text: str) -> str:
     """A text's English words, with a space on both sides of each."""
     return f" {' '.join(re.findall('[a-z]+', text.lower()))} "
+
+
+@cache
+def number_words() -> frozenset[str]:
+    """Words of which every number in words has one."""
+    return frozenset(map(spelled, (*range(20), *range(20, 100, 10))))
 
 
 def is_spelled(value: float, words: str) -> bool:

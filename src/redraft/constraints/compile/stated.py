@@ -19,6 +19,7 @@ from redraft.constraints.compile.moments import (
     clock_is_said,
     date_is_said,
     is_spelled,
+    number_words,
     without_moments,
     words_of,
 )
@@ -76,8 +77,8 @@ def numbers_of(text: str) -> list[str]:
         return []
     text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
     words = words_of(text)
-    said = [*map(Decimal, range(LARGEST_SPELLED + 1))]
-    found = {*_in_digits(text), *(one for one in said if is_spelled(int(one), words))}
+    said = range(LARGEST_SPELLED + 1) if not number_words().isdisjoint(words.split()) else ()
+    found = {*_in_digits(text), *(Decimal(one) for one in said if is_spelled(one, words))}
     plain = (one for one in found if max(len(one.as_tuple().digits), abs(one.adjusted())) <= MOST_DIGITS)
     forms = {form for one in plain for form in (f"{one:f}", f"{one.normalize():f}")}
     return sorted(forms | {form + ".0" for form in forms if "." not in form})
