@@ -635,7 +635,10 @@ def test_the_state_of_other_rows_is_refused(recipe: Recipe, tmp_path: Path) -> N
     assert steps_of(mine, out) == [4, 5, 6]
 
 
-@pytest.mark.parametrize("change", [{"step": "x"}, {"step": -5}, {"weights": {}}, {"average": {"a": 3}}, {"best": 3}])
+@pytest.mark.parametrize(
+    "change",
+    [{"step": "x"}, {"step": -5}, {"weights": {}}, {"average": {"a": 3}}, {"average": {}}, {"best": 3}, {"score": "x"}],
+)
 def test_a_state_whose_parts_are_others_is_refused(
     recipe: Recipe, trained: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:

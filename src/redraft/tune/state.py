@@ -127,10 +127,13 @@ def _take(state: State, saved: dict[str, Any]) -> None:
     for i, kept in moments.items():  # parameters that no step has used yet, such as self-conditioning, have none
         moments[i] = kept | {name: pieces_of(kept[name], order[i], world) for name in _MOMENTS}
     state.optimizer.load_state_dict(saved["optimizer"])
-    state.average = {name: pieces_of(value, like[name], world) for name, value in saved["average"].items()}
-    if saved["best"] is not None:
-        state.best = {name: pieces_of(value, like[name], world) for name, value in saved["best"].items()}
-    state.step, state.score = saved["step"], saved["score"]
+
+    def pieces(part: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone().copy_(pieces_of(part[name], value, world)) for name, value in like.items()}
+
+    state.average = pieces(saved["average"])
+    state.best = None if saved["best"] is None else pieces(saved["best"])
+    state.step, state.score = int(saved["step"]), float(saved["score"])
 
 
 def keep(state: State, path: Path, feed: Feed) -> None:
