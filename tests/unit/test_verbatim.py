@@ -295,13 +295,15 @@ def test_a_time_is_as_people_write_it(nano: Engine) -> None:
             ["10.0.0.7", "10.0.0.71"],
             ["10.0.0.1", "1.2.3.4"],
         ),
-        ("date", "On 2026-03-01, for 2 days", ["2026-03-01"], ["2026-03-02", "2026-01-03", "On"]),
+        ("date", "On 2026-03-01, for 2 guests", ["2026-03-01"], ["2026-03-02", "2026-01-03", "On"]),
         ("date", "from 2026-05-12 to the 14th", ["2026-05-12", "2026-05-14", "2026-05-13"], []),
         ("date", "arrives 2026-05-12, leaves 14 June", ["2026-05-12", "2026-06-14"], ["2026-05-14"]),
         ("date", "until March 31, 2026, or 5 may", ["2026-03-31", "2026-05-05"], ["2026-03-05"]),
         ("date", "12 May 2026 for 249.50 EUR at 9:30", ["2026-05-12"], ["2026-05-09"]),
         ("date", "Bestellt am 12. März 2026 für 249.50 EUR", ["2026-03-12"], []),
         ("date", "Arrival 12/05/2026, departure 15 May 2026, 3 nights", ["2026-05-12", "2026-05-15"], ["2026-05-03"]),
+        ("date", "On 28 December 2025 we wrote; reply by January 9.", ["2025-12-28", "2026-01-09"], ["2025-12-09"]),
+        ("date", "2026-05-12, o el 3 de junio", ["2026-06-03"], []),
         ("date", "3-5 May 2026", ["2026-05-03", "2026-05-05"], []),
         ("date", "the first of May 2026, or 2026-06-01", ["2026-05-01", "2026-06-01"], []),
         ("date", "due 03/04/2026", ["2026-03-04", "2026-04-03"], ["2026-03-03"]),
@@ -376,6 +378,8 @@ def test_what_is_said_wins_over_what_nano_does(nano: Engine, monkeypatch: pytest
         ("open 18:00, close 19.30 Uhr", ["18:00", "19:30"], []),
         ("from 9:30-11:15 pm", ["21:30", "09:30", "23:15"], []),
         ("10:00 to 12", ["12:00"], []),
+        ("Cena a las 8:15 p. m. con Ana.", ["20:15"], ["08:15"]),
+        ("Start 9, end 10:15", ["09:00"], []),
         ("ab 20:15, bis elf", ["23:00"], []),
         ("9:15 or 12:30 May 5", ["09:15", "12:30"], ["05:00"]),
         ("2024-11-02 14:05:33 ERROR db-07", ["14:05:33"], ["14:05"]),
@@ -407,6 +411,7 @@ def test_addresses_without_an_end_take_no_time() -> None:
         ("1,250", ["1250", "1.25"], ["125"]),
         ("3 apples", ["3", "4.5"], []),
         ("twenty-one", ["21", "66"], []),
+        ("₹1,23,456.00 paid", ["123456"], ["23", "1"]),
         ("half a litre and 2.5 kg", ["0.5", "2.5"], []),
         ("at 10.0.0.7, version 1.2.3, on 12.05.2026 at 14:05", ["0.5", "12"], []),
         ("2.5 kg on 12.05.2026", ["2.5"], ["12", "5"]),
@@ -420,6 +425,16 @@ def test_numbers_are_those_of_a_text_that_has_one_easily_misread(text: str, has:
     assert compile_schema({"type": "integer"}, verbatim=text).dfa.matches(b"77"), "an apple and 2 pears for 3.50"
     hole = read_template("{{price: number}}", verbatim=text).holes[0].dfa
     assert [one for one in (*has, *lacks) if hole.matches(one.encode())] == has
+
+
+@pytest.mark.parametrize("text", ["9" * 30_000, "1.2." * 8_000, "1 000" * 6_000, "12 May " * 4_000, "9:30 " * 6_000])
+def test_what_a_text_states_is_read_in_no_time(text: str) -> None:
+    """Thirty thousand digits took 44 seconds."""
+    began = time.process_time()
+    for form in ({"format": "date"}, {"format": "date-time"}, {"format": "time"}, {"format": "email"}):
+        compile_schema({"type": "string"} | form, verbatim=text)
+    compile_schema({"type": "number"}, verbatim=text)
+    assert time.process_time() - began < 3
 
 
 def test_nano_reads_a_decimal_comma(nano: Engine) -> None:

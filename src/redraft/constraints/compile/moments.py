@@ -33,20 +33,22 @@ _IN_FIGURES = re.compile(r"(?<![\d./-])(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?!\d)"
 _READ = "\0"
 """Stands where a date or time was read."""
 _BETWEEN = "[-–&/]|and|or|to|until|till|through|bis|und|oder|et|y|au?|al"
-_MONEY = re.compile(r"[$€£] ?\d[\d.,]*|\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
+_MONEY = re.compile(r"[$€£] ?\d[\d.,]*|(?<![\d.,])\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
 _UNREAD_DATE = re.compile(
     rf"(?<!\d)(?:19|20)\d\d(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|\b(?:{_NAME}|\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth|last"
-    r"|next|later|ago|following|previous|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer)\b",
+    r"|next|later|ago|following|previous|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer|days?|weeks?"
+    r"|tagen?|wochen?|jours?|semaines?|días?|semanas?)\b"
+    r"|\d\.? (?:de )?(?:jan|ene|fév|feb|mär|mars|avr|abr|mai|mayo|jui|jun|jul|aoû|ago|sep|okt|oct|nov|déc|dez|dic)",
     re.I,
 )
 """What may be a date that nothing here reads."""
 _OFFSET = re.compile(r"((?:T\d\d|:\d\d):\d\d(?:\.\d+)?|\b\d\d?:\d\d(?=\+))([+-]\d\d:\d\d)(?![\d:])", re.ASCII)
 _TIMED = re.compile(
-    r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?m\b\.?)?", re.ASCII | re.I
+    r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?\s?m\b\.?)?", re.ASCII | re.I
 )
-_HOUR = re.compile(r"(?<![\d.,])\d{1,2}\s?(?:[ap]\.?m\b|o'clock)", re.ASCII | re.I)
+_HOUR = re.compile(r"(?<![\d.,])\d{1,2}\s?(?:[ap]\.?\s?m\b|o'clock)", re.ASCII | re.I)
 _HOURS = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun"
     "|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
@@ -58,7 +60,8 @@ _PARTS_OF_DAY = (
 _UNREAD_TIME = re.compile(
     r"\b(?:at|around|about|by|from|between|until|till|before|after|since|um|gegen|ab|bis|von|à|las|alle|dalle|om|kl)"
     r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)|(?<!\d)\d{4}(?!\d)"
-    rf"|\b[ap]\.?m\b|\d[ap]\.?m\b|clock|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d",
+    r"|\b[ap]\.?\s?m\b|\d[ap]\.?m\b|(?<![\w.:/-])\d{1,2}(?=\s*(?:[,;.!?]|$))|clock"
+    rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d",
     re.I,
 )
 """What may be a time that nothing here reads: an hour alone, figures without a colon, or words."""
@@ -153,8 +156,8 @@ def is_spelled(value: float, words: str) -> bool:
 
 
 def _dates(text: str) -> tuple[set[str], str]:
-    """The dates of a text that name their day and month, in a year of their own or any that another has; and the rest
-    of it."""
+    """The dates of a text that name their day and month, in a year of their own or that of another or the next; and the
+    rest of it."""
     found, undated = set[tuple[int, int, int]](), set[tuple[int, int]]()
 
     def iso(match: re.Match[str]) -> str:
@@ -174,7 +177,7 @@ def _dates(text: str) -> tuple[set[str], str]:
     text = _IN_FIGURES.sub(in_figures, DATE.sub(iso, text))
     text = _DAY_FIRST.sub(lambda match: named(match[1], match[2], match[3]), text)
     text = _MONTH_FIRST.sub(lambda match: named(match[2], match[1], match[3]), text)
-    years = {year for year, _, _ in found}
+    years = {each for year, _, _ in found for each in (year, year + 1)}
     found |= {(year, month, day) for year in years for month, day in undated} if len(years) <= MOST_MOMENTS else set()
     return {f"{year:04}-{month:02}-{day:02}" for year, month, day in found if _is_date(year, month, day)}, text
 

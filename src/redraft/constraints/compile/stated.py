@@ -28,7 +28,7 @@ from redraft.pointers import at_step
 _SIGN = r"(?:(?<![\w.)])[-−])?"
 _NUMBER = re.compile(rf"{_SIGN}(?:\d+(?:[.,'’]\d+)*(?:[eE][+-]?\d{{1,3}}(?!\w))?|(?<![\w.,])\.\d+)", re.ASCII)
 _SPACED = re.compile(rf"{_SIGN}(?<!\d)\d{{1,3}}(?:[ \u00a0\u2009\u202f]\d{{3}})+(?:[.,]\d+)?(?!\d)", re.ASCII)
-_GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?|-?\d{1,2}(?:,\d{2})+,\d{3}")
+_GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?|-?\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?")
 _PLAIN = re.compile(r"-?\d*(?:[.,]\d+)?")
 _SCALED = re.compile(
     r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
@@ -36,7 +36,7 @@ _SCALED = re.compile(
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
 _MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")
 _MARKED = re.compile(r"\d[.,'’]\d")
-_DOTTED = re.compile(r"\d+(?:\.\d+){2,}", re.ASCII)
+_DOTTED = re.compile(r"(?<!\d)\d+(?:\.\d+){2,}", re.ASCII)
 _UNREAD_NUMBER = re.compile(
     r"(?<!\d)(?<!\d )\b(?:half|quarters?|thirds?|dozens?|couple|pairs?|hundred|thousand|million|billion)\b"
     r"|\b(?:trillion|mio|mrd)\b|[½¼¾]",
