@@ -180,8 +180,11 @@ def _ways(engine: Engine, language: Language, max_tokens: int | None) -> dict[st
     early = UntilEnd(sooner.halt, frozenset(shipped.eos_token_ids))
     other = guided(engine, language) if installed() else None
 
-    def theirs(prompt: str, seed: int) -> tuple[Generation, int]:
-        return once(prompt, replace(causal, seed=seed), other)
+    def theirs(prompt: str, seed: int) -> tuple[Generation | None, int]:
+        try:
+            return once(prompt, replace(causal, seed=seed), other)
+        except UnsatisfiedError:  # the room ended within a string
+            return None, 0
 
     return {
         "free": lambda prompt, seed: once(prompt, replace(canvas, seed=seed), None),
