@@ -21,7 +21,7 @@ PART_WALLS = {
     "constraints": 8_000,
     "tasks": 2_830,
     "tune": 4_390,
-    "measure": 2_820,
+    "measure": 2_830,
     "server": 6_560,
     "operations": 2_610,
     "trace": 650,

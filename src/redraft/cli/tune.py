@@ -93,16 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
     from redraft import load
-    from redraft.measure.forgotten import forgotten
-    from redraft.tasks import names
+    from redraft.measure.forgotten import forgotten, old_tasks
     from redraft.weights.source import EMBEDDED
 
     if recipe.start not in EMBEDDED:
         return []
     shares = [recipe.data.tasks, *(stage.data.tasks for stage in recipe.stages if stage.data is not None)]
     trained = {name for each in shares for name in each}
-    old = [name for name in names(recipe.start) if name not in trained]
-    if old:
+    if old := old_tasks(recipe.start, trained):
         said = f"{out} is a checkpoint already; to see what was forgotten, {recipe.start} and it are asked"
         note(f"{said} {len(old)} old tasks, which takes minutes ({', '.join(old)})")
     try:

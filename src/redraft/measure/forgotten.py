@@ -28,12 +28,16 @@ class Forgotten:
     after: float
 
 
+def old_tasks(start: str, trained: Collection[str]) -> list[str]:
+    """The tasks of a start, if it is a model of the package, that were not trained again."""
+    return [name for name in names(start) if name not in trained] if start in EMBEDDED else []
+
+
 def forgotten(
     start: str, before: Engine, after: Engine, trained: Collection[str], *, progress: Progress = silent
 ) -> list[Forgotten]:
     """The tasks of a start that were not trained again and are answered less often now, the most forgotten first."""
-    old = [name for name in names(start) if name not in trained] if start in EMBEDDED else []
-    found = []
+    old, found = old_tasks(start, trained), []
     for number, name in enumerate(old):
         progress("old task", number, len(old))
         then, now = (

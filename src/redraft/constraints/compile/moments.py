@@ -1,8 +1,11 @@
 """Which dates and times of day a text states, in figures or in English words.
 
-Kickoff on 12 May 2026 at 9:30 am.         2026-05-12, 09:30
-due 03/04/2026                             2026-03-04 or 2026-04-03: either may be the month
-from 2026-05-12 to the 14th                what may be a date is not read: nobody is held to the one that is
+    Kickoff on 12 May 2026 at 9:30 am.         2026-05-12, 09:30
+    due 03/04/2026                             2026-03-04, 2026-04-03
+    from 2026-05-12 to the 14th                none
+
+In the second either number may be the month. In the third "the 14th" may be a date and is not read, so a field is not
+held to the one date that is.
 """
 
 from __future__ import annotations

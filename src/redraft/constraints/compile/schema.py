@@ -36,7 +36,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.compile.verbatim import addresses_in, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import formatted_in, numbers_in, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
@@ -223,7 +223,7 @@ class _Compiler:
         low, high = plain.get("minLength", 0), plain.get("maxLength")
         key = f"part {low} {high} {looks}"
         if key not in self.texts:
-            inside = addresses_in(self.verbatim, looks[0]) if looks else parts_of(self.verbatim, low, high)
+            inside = formatted_in(self.verbatim, looks[0]) if looks else parts_of(self.verbatim, low, high)
             inside = intersect(inside, self.text(plain)) if looks else inside
             # A string says no control characters, so perhaps there is none.
             self.texts[key] = self.text(plain) if self.string(inside).is_empty else inside

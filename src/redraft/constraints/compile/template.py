@@ -35,7 +35,7 @@ from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.stated import stated_choice
 from redraft.constraints.compile.values import number, text_of
-from redraft.constraints.compile.verbatim import addresses_in, as_text, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import as_text, formatted_in, numbers_in, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.places import Span
 from redraft.constraints.validation import Problem, check_depth, contradictions, schema_problems
@@ -153,9 +153,9 @@ class Template:
 def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: str = "") -> Template:
     """The holes of a text.
 
-    `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON. What goes
-    into those of a string or a line, and a schema's strings, are parts of the text `verbatim`, if it has some that fit.
-    Raises ConstraintError naming the hole.
+    `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON. Holes of
+    `COPIED` kinds and of an enum, and a schema that no validator has to read, hold what the text `verbatim` states, if
+    it states something that fits. Raises ConstraintError naming the hole.
     """
     given, used, verbatim = dict(kinds or {}), set(), as_text(verbatim)
     as_text(text, "template")
@@ -273,7 +273,7 @@ _ADDRESSED = {"date": "date", "time": CLOCK, "uuid": "uuid", "email": "email"}
 COPIED: Mapping[str, Callable[[str], Dfa]] = {
     **dict.fromkeys(("string", "line"), parts_of),
     "number": numbers_in,
-    **{kind: partial(addresses_in, form=form) for kind, form in _ADDRESSED.items()},
+    **{kind: partial(formatted_in, form=form) for kind, form in _ADDRESSED.items()},
 }
 """Kinds of holes into which parts of a text go, or its numbers, dates, times and addresses."""
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],

@@ -82,7 +82,7 @@ def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
     return intersect(text_of(low, high), _all_parts(text))
 
 
-def addresses(text: str, form: str) -> list[str]:
+def formatted(text: str, form: str) -> list[str]:
     """The addresses, dates or times of a format in a text, as the format is written here: domains and digits of UUIDs
     in small letters, all groups of an IPv6 address. None where there are many, or if there may be some that are written
     in a way that nothing here reads."""
@@ -100,9 +100,9 @@ def addresses(text: str, form: str) -> list[str]:
 
 
 @remembered
-def addresses_in(text: str, form: str) -> Dfa:
-    """Those addresses."""
-    return any_of(addresses(text, form) if len(text) <= MOST_CHARACTERS else [])
+def formatted_in(text: str, form: str) -> Dfa:
+    """Those values, as an automaton; nothing if the text is long."""
+    return any_of(formatted(text, form) if len(text) <= MOST_CHARACTERS else [])
 
 
 def _as_written(address: str, form: str) -> str:

@@ -78,8 +78,8 @@ export function build(server) {
   );
 }
 
-/** What becomes of an answer that is read back, as for whoever does not watch it settle: with its seed it is asked for
- *  again. Null for one that was cut, or if that fails or is stopped: there is an answer all the same. */
+/** The same request with its seed and without its steps, whose answer the server reads back. Null for an answer that was
+ *  cut, or if the request fails or is stopped: there is an answer all the same. */
 async function readBack(asked, said, signal) {
   if (said.finish !== "stop") return null;
   const body = { ...asked, seed: said.result.seed, canvas: { ...asked.canvas, stream: false } };
