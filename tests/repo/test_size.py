@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_580,
-    "constraints": 8_000,
+    "constraints": 8_010,
     "tasks": 2_830,
     "tune": 4_390,
     "measure": 2_830,
