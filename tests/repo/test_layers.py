@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
-    ("errors", "forks", "interrupts", "pointers", "version"),
+    ("errors", "forks", "interrupts", "numerals", "pointers", "version"),
     ("files",),
     ("shapes", "reader", "home", "options", "prompts", "stops", "template"),
     ("config", "tasks"),
@@ -30,8 +30,9 @@ LINES: tuple[tuple[str, ...], ...] = (
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it
 RANK = {part: rank for rank, parts in enumerate(LINES) for part in parts}
 
-# A lower line, yet never: a sampler must run with a lookup table for a model, and training without a scheduler.
-FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations")}
+# A lower line, yet never: a sampler must run with a lookup table for a model, training without a scheduler, and answers
+# without the word lists that training data are made of.
+FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations"), ("constraints", "tasks")}
 
 # Needed on a GPU alone, where importing Triton takes a second that a CPU has no use for.
 # And Ray, which is not there by default, behind what `serve deploy` imports by name.

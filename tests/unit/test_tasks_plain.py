@@ -18,13 +18,14 @@ from tests.helpers import ROOT, python
 
 from redraft import prompts
 from redraft.constraints.schemas import plain_schema
+from redraft.numerals import spelled
 from redraft.prompts import Field
 from redraft.tasks import Example, Extract, Task, task
 from redraft.tasks.clock import draw_date, draw_time
 from redraft.tasks.extract import judge
 from redraft.tasks.locales import is_abroad, language_of, locales
 from redraft.tasks.sentences import common_roles, compose, domains, expand, roles, roles_of, shares, write
-from redraft.tasks.strings import FREE, scramble, spelled
+from redraft.tasks.strings import FREE, scramble
 from redraft.tasks.task import split_of
 from redraft.tasks.values import KINDS, WORDS, draw, likeness, quoted
 from redraft.tune.vocabulary import build_tokenizer

@@ -223,18 +223,6 @@ def plate(rng: Random) -> str:
     return f"{pick(rng, CAPITALS, rng.randint(1, 3))}-{pick(rng, CAPITALS, 2)} {rng.randint(1, 9999)}"
 
 
-def spelled(number: int) -> str:
-    """An integer from 0 to 999 in English words."""
-    small = word_lists()["zero_to_twenty"]
-    if number <= 20:
-        return small[number]
-    if number < 100:
-        tens, ones = divmod(number, 10)
-        return word_lists()["tens"][tens - 2] + (f"-{small[ones]}" if ones else "")
-    hundreds, rest = divmod(number, 100)
-    return f"{small[hundreds]} hundred" + (f" and {spelled(rest)}" if rest else "")
-
-
 FREE: Mapping[str, Callable[[Random], str]] = {
     "person": person,
     "company": company,

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
+from redraft.numerals import spelled
 from redraft.tasks.clock import draw_date, draw_time
 from redraft.tasks.locales import draw_abroad, is_abroad
-from redraft.tasks.strings import CAPITALS, FREE, listed, person, pick, scramble, spelled, syllables, thing, word
+from redraft.tasks.strings import CAPITALS, FREE, listed, person, pick, scramble, syllables, thing, word
 from redraft.tasks.task import split_of
 
 

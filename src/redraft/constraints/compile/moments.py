@@ -14,7 +14,7 @@ import re
 from calendar import month_name, monthrange
 from functools import cache
 
-from redraft.tasks.strings import spelled
+from redraft.numerals import spelled
 
 LARGEST_SPELLED, MOST_MOMENTS = 999, 50
 _ISO = r"(\d{4})-(\d\d)-(\d\d)"
