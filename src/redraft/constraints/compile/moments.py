@@ -1,4 +1,5 @@
-"""Which dates and times of day a text states, in figures or in English words.
+"""Which dates and times of day a text states, in figures or in English words; of dates that name their year also with
+months as German, French, Dutch, Spanish, Italian and Portuguese call them.
 
     Kickoff on 12 May 2026 at 9:30 am.         2026-05-12, 09:30
     due 03/04/2026                             2026-03-04, 2026-04-03
@@ -32,6 +33,18 @@ _SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
 _DAY, _YEAR = r"(\d{1,2})(?:st|nd|rd|th)?", r"(?:,? (\d{4})(?![\d:]))?"
 _DAY_FIRST = re.compile(rf"(?<![\d:.,/-]){_DAY}\.? (?:of )?({_NAME})\b\.?{_YEAR}", re.ASCII | re.I)
 _MONTH_FIRST = re.compile(rf"\b({_NAME})\.? {_DAY}(?![\d:]|\.\d){_YEAR}", re.ASCII | re.I)
+_ABROAD = (
+    *("janvier|januari?|jänner|enero|gennaio|janeiro", "février|februari?|febrero|febbraio|fevereiro"),
+    *("mars|märz|maart|marzo|março", "avril|abril|aprile", "mai|mei|mayo|maggio|maio", "juin|juni|junio|giugno|junho"),
+    *("juillet|juli|julio|luglio|julho", "août|augustus|agosto", "septembre|septiembre|settembre|setembro"),
+    *("octobre|oktober|octubre|ottobre|outubro", "novembre|noviembre|novembro"),
+    "décembre|dezember|diciembre|dicembre|dezembro",
+)
+_DAY_ABROAD = re.compile(
+    r"(?<![\d:.,/-])([0-9]{1,2})(?:\.|er)? (?:de )?"
+    rf"(?:{'|'.join(f'({names})' for names in _ABROAD)}) (?:del? )?([0-9]{{4}})(?![\d:])",
+    re.I,
+)
 _IN_FIGURES = re.compile(r"(?<![\d./-])(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?!\d)", re.ASCII)
 _READ = "\0"
 """Stands where a date or time was read."""
@@ -79,6 +92,7 @@ def date_is_said(year: int, month: int, day: int, text: str) -> bool:
     numbers = _numbers(_HOUR.sub(" ", _TIMED.sub(" ", text)))
     dated = [match[2] for match in _DAY_FIRST.finditer(text)] + [match[1] for match in _MONTH_FIRST.finditer(text)]
     named = {_month(name) for name in dated} | _named_months(text)
+    named |= set(map(_month_abroad, _DAY_ABROAD.finditer(text)))
     slashed = [{int(one), int(other)} for one, other in _SLASHED.findall(text)]
     if day != month and max(day, month) < len(month_name) and {day, month} in slashed and month not in named:
         return False
@@ -172,12 +186,16 @@ def _dates(text: str) -> tuple[set[str], str]:
         found.update({(year, other, one)} | ({(year, one, other)} if match[2] != "." else set()))
         return _READ
 
+    def abroad(match: re.Match[str]) -> str:
+        found.add((int(match[match.re.groups]), _month_abroad(match), int(match[1])))
+        return _READ
+
     def named(day: str, month: str, year: str | None) -> str:
         parts = _month(month), int(day)
         found.add((int(year), *parts)) if year else undated.add(parts)
         return _READ
 
-    text = _IN_FIGURES.sub(in_figures, DATE.sub(iso, text))
+    text = _DAY_ABROAD.sub(abroad, _IN_FIGURES.sub(in_figures, DATE.sub(iso, text)))
     text = _DAY_FIRST.sub(lambda match: named(match[1], match[2], match[3]), text)
     text = _MONTH_FIRST.sub(lambda match: named(match[2], match[1], match[3]), text)
     years = {each for year, _, _ in found for each in (year, year + 1)}
@@ -188,6 +206,10 @@ def _dates(text: str) -> tuple[set[str], str]:
 def _month(name: str) -> int:
     match = _MONTH.fullmatch(name)
     return match.lastindex or 0 if match else 0
+
+
+def _month_abroad(match: re.Match[str]) -> int:
+    return next(month for month in range(1, len(month_name)) if match[month + 1])
 
 
 def _numbers(text: str) -> set[int]:
