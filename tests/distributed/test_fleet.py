@@ -251,6 +251,7 @@ def test_inputs_and_outputs_that_no_run_has_are_refused(tmp_path: Path) -> None:
     assert "out.parquet exists; name another output" in message(str(tmp_path / "in"), str(tmp_path / "out.parquet"))
     assert "write a URL as s3://bucket/folder" in message("nowhere://a/b", "out")
     assert "s3://a/b/ names no file" in message(str(tmp_path / "in"), "s3://a/b/")
+    assert "all of which is read; name an output elsewhere" in message(str(tmp_path), str(tmp_path / "a" / "out"))
     assert "has no Parquet or JSON file" in message(str(tmp_path / "out.parquet"), "out")
     (tmp_path / "out.parquet" / "a.parquet").touch()
     (tmp_path / "out.parquet" / "a.jsonl").touch()

@@ -397,12 +397,17 @@ class TestRun:
         apart = {"row_sha256": None}  # of lines that were not written as these
         assert [one | apart for one in read(tmp_path / "out.jsonl")] == [one | apart for one in wanted]
 
-        parquet.write_table(pyarrow.Table.from_pylist([one | {"stop": None} for one in asked]), table)
+        names = [f"k{i}".encode() for i in range(8)] + [b"k\xff"]  # text as some writers have it
+        given = [one | {"stop": None, "custom_id": name} for one, name in zip(asked, names, strict=True)]
+        parquet.write_table(pyarrow.Table.from_pylist(given), table)
         code, error = output_of(two_nodes.redraft("run", str(table), str(target), "--seed", "7"))
         assert code == 0, error
         found = parquet.read_table(target).to_pylist()
         assert [plain(json.loads(one["body"])) for one in found] == [one["response"]["body"] for one in wanted]
-        assert [(one["custom_id"], one["status_code"]) for one in found] == [(str(i + 1), 200) for i in range(9)]
+        assert [(one["custom_id"], one["status_code"]) for one in found] == [
+            *((f"k{i}", 200) for i in range(8)),
+            (r"k\udcff", 200),
+        ]
         assert not (tmp_path / "out.parquet.lines").exists()
         code, error = output_of(two_nodes.redraft("run", str(table), str(target), "--seed", "7"))
         assert (code, "out.parquet exists; name another output, or remove it" in error) == (2, True), error

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from rich.console import Console
-from tests.helpers import PROMPT, ROOT, Shell, edit_tensors, nano_copy, released_json
+from tests.helpers import PROMPT, ROOT, Shell, edit_tensors, nano_copy, python, released_json
 
 import redraft.cli.display
 from redraft.__main__ import main
@@ -190,6 +190,14 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: Capture
     assert refused(capsys, *words, code=130) == "redraft: interrupted"
     monkeypatch.setattr("redraft.cli.main.build_parser", Mock(side_effect=KeyboardInterrupt))
     assert refused(capsys, "demo", code=130) == "redraft: interrupted"  # while the verbs are imported
+
+
+def test_threads_that_wait_give_up_their_core() -> None:
+    """Beside a busy program nano took fifty times as long: a thread span on the core of the one that it waited for."""
+    look = "import os, sys; from redraft.__main__ import main; main(['connect', 'llm'])"
+    look += "; print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
+    assert python(look).stdout.splitlines()[-1] == "False 2000"
+    assert python(look, GOMP_SPINCOUNT="7").stdout.splitlines()[-1] == "False 7"
 
 
 def test_results_are_not_lost_where_output_is_closed() -> None:

@@ -42,6 +42,11 @@ def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str, name: str) -> N
     assert found == (f"openai/{name}" if tool == "aider" else name)
 
 
+@pytest.mark.parametrize("port", ["65536", "-1"])
+def test_what_is_no_port_is_not_said_to_be_taken(shell: Shell, port: str) -> None:
+    assert "it must be from 0 to 65535" in shell(["doctor", f"--port={port}"], 2).err
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -53,6 +58,8 @@ def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str, name: str) -> N
         "http://h/a'b",
         "http://h/a #b",
         "http://h\nx: y",
+        "http://[::1",
+        "http://h:port",
     ],
 )
 def test_a_url_that_a_shell_or_yaml_would_read_otherwise_is_refused(shell: Shell, url: str) -> None:

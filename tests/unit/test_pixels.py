@@ -72,6 +72,16 @@ def test_transparent_palettes_become_rgb_as_in_transformers() -> None:
             check_equal(held, 70)
 
 
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_colours_multiplied_by_their_opacity_are_divided_by_it(mode: str) -> None:
+    """Pillow makes black of one and refuses the other."""
+    image = drawn(50, 70, mode)
+    image.putalpha(255)
+    check_equal(image)
+    got, wanted = (load_rgb(one) for one in (image.convert(mode[:-1] + "a"), image))
+    assert got.tobytes() == wanted.tobytes()
+
+
 @settings(max_examples=200)
 @given(st.integers(1, 12_000), st.integers(1, 12_000), st.sampled_from([70, 140, 280, 560, 1120]))
 @example(1, 10_000, 280)

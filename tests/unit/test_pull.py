@@ -12,7 +12,7 @@ import httpx2
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.errors import DryRunError, RepositoryNotFoundError
+from huggingface_hub.errors import DryRunError, HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 
@@ -237,6 +237,14 @@ def test_an_unknown_or_gated_repository_is_the_callers_mistake(hub: Hub) -> None
     hub.plan_error = DryRunError("Dry run cannot be performed")
     hub.plan_error.__cause__ = RepositoryNotFoundError("404 Client Error", response=response)
     with pytest.raises(WeightsError, match="does not exist, or is private or gated"):
+        pull("owner/model")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_the_hub_refuses_is_no_fault_of_the_network(hub: Hub, status: int) -> None:
+    response = httpx2.Response(status, request=httpx2.Request("GET", "https://huggingface.co/api/models/owner/model"))
+    hub.plan_error = HfHubHTTPError("Client Error", response=response)
+    with pytest.raises(WeightsError, match="run: hf auth login"):
         pull("owner/model")
 
 

@@ -442,6 +442,8 @@ def test_nothing_is_done_twice(plain: Path, tmp_path: Path, monkeypatch: pytest.
         patch.setattr(os, "replace", lambda one, other: other == target or move(one, other))
         with pytest.raises(WeightsError, match="cannot be made"):
             packed_copy(plain, tmp_path)
+    with pytest.raises(WeightsError, match="File name too long; give another folder"):
+        quantize_checkpoint(plain, tmp_path / ("a" * 250), PLANS["int8"])
     target.symlink_to(tmp_path / "absent")
     with pytest.raises(WeightsError, match="packed exists; give the name of a folder that does not"):
         packed_copy(plain, tmp_path)

@@ -19,6 +19,7 @@ from tests.helpers import Shell, python
 
 from redraft.__main__ import main
 from redraft.cli.backend import asking
+from redraft.cli.rows import Done
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.measure.remote import Backend
 
@@ -97,6 +98,9 @@ def says(data: bytes) -> Act:
     return lambda stub, write: write(data)
 
 
+WHOLE = says(reply({"choices": [{}], "usage": None}))
+
+
 def drips(stub: Stub, write: Write) -> None:
     write(HEAD)
     while not stub.over.wait(0.05):
@@ -153,6 +157,17 @@ def test_flags_become_fields_of_the_request(capsys: pytest.CaptureFixture[str]) 
     assert {name: body[name] for name in given} == given
     held = body["response_format"]["json_schema"]
     assert (held["strict"], list(held["schema"]["properties"])) == (True, ["a"])
+
+
+@pytest.mark.parametrize("count", ["7", [1], 10**400, -5, 2.5, True])
+def test_what_is_no_count_is_none(count: object) -> None:
+    """Behind all its questions `eval` ended on one that it could not add up."""
+    usage = {"completion_tokens": count, "steps": 3}
+    data = chunk("a", "stop") + b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"
+    with Stub([says(HEAD + data)]) as stub, asking(Backend(stub.url, model="mine")) as answered:
+        found = answered("once", {})
+    assert (found.tokens, found.steps) == (None, 3)
+    assert Done(0, 0).after(200, {"usage": usage}).tokens == 0
 
 
 def test_a_text_is_continued_by_the_other_endpoint() -> None:
@@ -232,19 +247,19 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = '{"custom_id": "%s", "url": "/v1/chat/completions", "body": {"messages": []%s}}\n'
     place.write_text(row % ("a", ', "temperature": NaN') + row % ("b", r', "x": "\ud800"') + row % (r"\ud800", ""))
-    with Stub([says(reply(rb'{"choices": [], "said": "\ud800", "usage": null}'))]) as stub:
+    with Stub([says(reply(rb'{"choices": [{}], "said": "\ud800", "usage": null}'))]) as stub:
         assert main(["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]) == 3
     reported = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["response"]["status_code"] for line in reported] == [400, 400, 200]
     assert reported[2]["custom_id"] == reported[2]["response"]["body"]["said"] == "\ud800"
 
 
-@pytest.mark.parametrize("body", [b"[1]", b'"x"', b"null", b"5", b'{"choices": [], "x": 1e999}', b'{"y": NaN}'])
+@pytest.mark.parametrize("body", [b"[1]", b'"x"', b"null", b"5", b'{"choices": [{}], "x": 1e999}', b'{"y": NaN}'])
 def test_an_answer_that_is_no_object_ends_a_run_that_goes_on(body: bytes, tmp_path: Path, shell: Shell) -> None:
     """It stood in the output, in which no run could go on any more."""
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     place.write_text('{"messages": []}\n' * 2)
-    with Stub([says(reply({"choices": []})), says(reply(body)), says(reply({"choices": []}))]) as stub:
+    with Stub([WHOLE, says(reply(body)), WHOLE]) as stub:
         command = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--at-once", "1"]
         assert "is not of OpenAI's interface" in shell(command, 1).err
         assert len(out.read_text().splitlines()) == 1
@@ -328,9 +343,6 @@ def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
     assert [line["response"]["status_code"] for line in reported] == [200, 400, 200, 200, 200, 200, 400]
 
 
-WHOLE = says(reply({"choices": [], "usage": None}))
-
-
 def statuses_of(out: Path) -> list[int]:
     return [json.loads(line)["response"]["status_code"] for line in out.read_text(encoding="utf-8").splitlines()]
 
@@ -339,6 +351,16 @@ def write_plain(tmp_path: Path, rows: int, more: str = "") -> tuple[Path, Path]:
     place = tmp_path / "in.jsonl"
     place.write_text(f'{{"messages": []{more}}}\n' * rows)
     return place, tmp_path / "out.jsonl"
+
+
+@pytest.mark.parametrize("body", [{"error": {"message": "overloaded"}}, {"choices": []}, {}])
+def test_an_answer_without_choices_is_an_error_of_its_row(body: dict[str, Any], tmp_path: Path, shell: Shell) -> None:
+    """As gateways say that they are overloaded; a run that went on kept it."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, says(reply(body)), WHOLE]) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
+    assert statuses_of(out) == [200, 502, 200]
+    assert "answered 200 and no choices" in out.read_text().splitlines()[1]
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 504])

@@ -19,7 +19,7 @@ examples:
   redraft connect llm >> ~/.config/io.datasette.llm/extra-openai-models.yaml
   redraft connect continue --url http://gpu.lan:8642 --name my-model"""
 
-URL = re.compile(r"https?://[\w.:\[\]-]+(?:/[\w.~%@:+=-]*)*", re.ASCII)
+URL = re.compile(r"https?://(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d{1,5})?(?:/[\w.~%@:+=-]*)*", re.ASCII)
 """Of letters that no shell, YAML or Vim takes for anything else."""
 YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Plain words that YAML 1.1 reads as a boolean or null."""

@@ -41,6 +41,8 @@ def as_files(ray: Any, source: str, target: str) -> Iterator[tuple[Path, Path]]:
     """
     if is_url(target) and target.endswith("/"):
         raise RequestError(f"{target} names no file; end it with one, such as {target}answers.jsonl")
+    if needs_ray(source) and _place(target)[1].startswith(f"{_place(source)[1].rstrip('/')}/"):
+        raise RequestError(f"{target} lies in {source}, all of which is read; name an output elsewhere")
     apart = is_url(target) or target.endswith(PARQUET)
     lines = Path(f"{target.rpartition('/')[2] if is_url(target) else target}.lines") if apart else Path(target)
     if apart:
@@ -52,7 +54,10 @@ def as_files(ray: Any, source: str, target: str) -> Iterator[tuple[Path, Path]]:
         if needs_ray(source):
             here = Path(folder) / "rows"
             _gather(ray, source, here)
-        yield here, lines
+        try:
+            yield here, lines
+        except RequestError as error:
+            raise RequestError(str(error).replace(str(here), source)) from None
     if apart:
         try:
             _deliver(lines, system, path)
@@ -82,7 +87,7 @@ def _gather(ray: Any, source: str, into: Path) -> None:
                 batch_size=None, batch_format="pyarrow"
             )
             for row in (row for table in tables for row in table.to_pylist()):
-                data = json.dumps(_given(row), default=str).encode() if kinds[PARQUET] else row["bytes"]
+                data = json.dumps(_given(row), default=_text).encode() if kinds[PARQUET] else row["bytes"]
                 file.write(data if data.endswith(b"\n") else data + b"\n")
     except (OSError, ValueError, ray.exceptions.RayError) as error:
         said = str(error).strip().rpartition("\n")[2]
@@ -96,6 +101,11 @@ def _given(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _given(one) for name, one in value.items() if one is not None}
     return [_given(one) for one in value] if isinstance(value, list) else value
+
+
+def _text(value: Any) -> str:
+    """What JSON has no form for. Text is bytes where a writer of Parquet has not said that it is text."""
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
 
 
 def _place(name: str) -> Any:
@@ -129,6 +139,8 @@ def _deliver(lines: Path, system: Any, path: str) -> None:
         with lines.open("rb") as file:
             while some := [json.loads(line) for line in islice(file, MANY)]:
                 rows = [one | one["response"] | {"body": json.dumps(one["response"]["body"])} for one in some]
+                for row in rows:  # half a character is none in Parquet
+                    row["custom_id"] = row["custom_id"].encode(errors="backslashreplace").decode()
                 yield pyarrow.RecordBatch.from_pylist(rows, schema)
 
     dataset.write_dataset(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from redraft.cli.common import Commands, command, print_json
-from redraft.cli.serve import PORT
+from redraft.cli.serve import PORT, check_port
 from redraft.errors import RedraftError
 
 EPILOG = """Every line is a check: what was found, and where something is wrong, what to do. The exit code is 1 if
@@ -46,6 +46,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
+    check_port(arguments.port)
     found: list[Finding] = []
     for finding in _findings(arguments.model, arguments.port):
         found.append(finding)
@@ -201,7 +202,7 @@ def _port(port: int) -> Finding:
     try:
         with socket.socket() as tried:
             tried.bind(("127.0.0.1", port))
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         remedy = "use redraft serve --port 0, or stop its owner"
         return Finding("port", "wrong", f"{port} cannot be used ({error})", remedy)
     return Finding("port", "good", f"{port} is free")

@@ -211,7 +211,7 @@ def add_topic(parser: argparse.ArgumentParser, topic: str) -> None:
 
 TOPICS: Mapping[str, str] = {
     "sampling": "the flags of an answer, which generate, json, chat, fill, infill and edit take",
-    "model": "the flags that say which model runs where, which every verb with a model takes",
+    "model": "the flags that say which model runs where; the --help of a verb names those that it takes",
     "backend": "the flags of generate, eval, bench and run that ask another server",
 }
 """What `redraft help` explains beside the verbs."""

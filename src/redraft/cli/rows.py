@@ -66,7 +66,7 @@ class Done:
         """With one line more. What another server counts need not be a number."""
         usage = body.get("usage")
         counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
-        tokens, forwards = (count if type(count) is int else 0 for count in counts)
+        tokens, forwards = (count if type(count) is int and 0 <= count < 2**53 else 0 for count in counts)
         wrong = status != 200
         failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
         return Done(

@@ -190,10 +190,15 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     )
 
 
+def check_port(port: int) -> None:
+    """Raise RequestError for what is no port."""
+    if not 0 <= port < 65536:
+        raise RequestError(f"--port is {port}; it must be from 0 to 65535")
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Raise RequestError for a value that no server can have, by the flag's own name."""
-    if not 0 <= arguments.port < 65536:
-        raise RequestError(f"--port is {arguments.port}; it must be from 0 to 65535")
+    check_port(arguments.port)
     for flag, value in (("--max-seconds", arguments.max_seconds), ("--drain", arguments.drain)):
         if not value > 0:
             raise RequestError(f"{flag} is {value:g}; it must be above 0 (seconds)")

@@ -261,6 +261,8 @@ def _to_rgb(image: Image.Image) -> Image.Image | None:
         return Image.fromarray(grey).convert("RGB")
     if image.mode in ("I", "F"):
         return None
+    if image.mode in ("La", "RGBa"):  # multiplied by how opaque they are
+        image = image.convert(image.mode.upper())
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     found = Image.new("RGB", image.size)

@@ -22,6 +22,8 @@ from redraft.errors import RedraftError, RequestError, RunError
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
 LATE = 504
 """The status of a request that had no answer in time, which no server has sent."""
+NO_ANSWER = 502
+"""The status of one with no answer in it."""
 MOST_BYTES = 2**26
 """Of one answer."""
 
@@ -102,7 +104,8 @@ class Remote:
             raise RunError(f"{self.where} ended its answer early, after {len(text)} characters; ask again")
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half characters cannot be printed
         seconds = time.monotonic() - began
-        return Reply(text, finish, usage.get("completion_tokens"), usage.get("steps"), seconds, first or seconds)
+        counts = (count_of(usage, "completion_tokens"), count_of(usage, "steps"))
+        return Reply(text, finish, *counts, seconds, first or seconds)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a body as it stands, not streamed. Raises as `ask`."""
@@ -112,7 +115,10 @@ class Remote:
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
             json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
-            return found
+        if found.get("error") is not None or not found.get("choices"):  # as some gateways say that they are overloaded
+            said = self._shown(found.get("error") or found)
+            raise FailedError(f"{self.where} answered 200 and no choices: {said}", NO_ANSWER)
+        return found
 
     async def _name(self) -> str:
         """The model's name there. Raises RequestError if there are several to choose from, and RunError if the server
@@ -204,6 +210,12 @@ class Remote:
         """Another program's words, fit for one line; the key is masked before the text is cut."""
         found = str(said).replace(self.backend.key or "\0", "[the key]")
         return "".join(one if one.isprintable() else " " for one in found).strip()[:300]
+
+
+def count_of(usage: Any, name: str) -> int | None:
+    """What another server counts, if it is a number that can be one."""
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if type(count) is int and 0 <= count < 2**53 else None
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:

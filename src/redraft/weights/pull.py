@@ -223,6 +223,8 @@ def _one_line(name: str) -> Iterator[None]:
                 f"the hub does not show {name!r} to this account: it does not exist, or is private or gated;"
                 " check the name, accept its licence on its page, and run: hf auth login"
             ) from error
+        if getattr(getattr(cause, "response", None), "status_code", None) in (401, 403):
+            raise WeightsError(f"the hub refuses {name!r} to this account; run: hf auth login") from error
         found = {getattr(one, "errno", None) for one in (error, cause)}
         if found & _REFUSED and str(getattr(cause, "filename", "")).startswith(str(_cache())):
             raise RunError(f"{_cache()} cannot be written ({cause}); set HF_HOME to a folder that can") from error

@@ -39,7 +39,10 @@ REPORT = "quantization_report.json"
 _PROGRESS = "progress.json"
 _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
-_MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
+_MISPLACED = (  # the place, not the disk
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG),
+)
 _CARRIED = ("generation_config.json", "redraft.json", *TEXT_FILES, "LICENSE")
 _KNOWN = (_PROGRESS, REPORT, INDEX, "config.json", *_CARRIED)
 
