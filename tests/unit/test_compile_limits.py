@@ -395,3 +395,24 @@ def test_a_grammar_that_is_too_large_four_deep_is_held_less_deep() -> None:
         assert not dfa.matches(text.encode())
     with pytest.raises(ConstraintError, match="needs over 20 states"):
         compile_grammar(JSON_GBNF, limits=CompileLimits(states=20, seconds=60.0))
+
+
+@pytest.mark.parametrize(
+    ("rule", "has", "lacks"),
+    [
+        (r"[\u0041-\u0043]{2}", ["AC"], ["AD", "u0"]),
+        (r'"\U0001F600" [\U0001F600]', ["😀😀"], ["😀"]),
+        (r'"\u0022a\x5c\x2d"', ['"a\\-'], ["a"]),
+        (r"[\u005d\u002d]", ["]", "-"], ["5"]),
+        (r'"\\u0041" # "\u0041"', [r"\u0041"], ["A"]),
+    ],
+)
+def test_characters_of_gbnf_by_their_numbers(rule: str, has: list[str], lacks: list[str]) -> None:
+    dfa = compile_grammar(f"root ::= {rule}")
+    assert [one for one in (*has, *lacks) if dfa.matches(one.encode())] == has
+
+
+@pytest.mark.parametrize("rule", [r'"\uD800"', r"[\uD800-\uDFFF]", r"[\UFFFFFFFF]"])
+def test_half_characters_of_gbnf_are_refused(rule: str) -> None:
+    with pytest.raises(ConstraintError, match="is no character"):
+        compile_grammar(f"root ::= {rule}")

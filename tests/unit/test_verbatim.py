@@ -18,7 +18,7 @@ import redraft
 from redraft.constraints.compile.automaton import Compiled
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, OutOfReachError
 from redraft.constraints.compile.schema import compile_schema
-from redraft.constraints.compile.stated import unstated, with_stated_choices
+from redraft.constraints.compile.stated import stated_choice, unstated, with_stated_choices
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.compile.verbatim import parts_of
 from redraft.constraints.sources import schema_source
@@ -315,6 +315,15 @@ def test_a_time_is_as_people_write_it(nano: Engine) -> None:
         ("date", "entre 12 de marzo de 2026 y 5 de abril de 2027", ["2026-03-12", "2027-04-05"], ["2026-04-12"]),
         ("date", "3 mars 2026 ou le 4 avril", ["2026-04-04"], []),
         ("date", "vom 3. bis 5. Juni 2026", ["2026-06-03"], []),
+        ("date", "le 1er juillet, signé 13/02/2026", ["2026-07-01"], []),
+        ("date", "delivery Monday; invoice 13/02/2026", ["2026-02-16"], []),
+        ("date", "on Tuesday, 12 May 2026 or 2026-05-13 (Wednesday)", ["2026-05-12", "2026-05-13"], ["2026-05-19"]),
+        ("date", "im März; Stand 01.02.2020", ["2020-03-01"], []),
+        ("date", "3 months from 2026-05-12", ["2026-08-12"], []),
+        ("email", "Pat is o'brien@acme.com", ["pat@acme.com"], []),
+        ("email", "ann@two-word-company.com (cc bob@x.org)", ["ann@two-word-company.com", "bob@x.org"], ["a@x.org"]),
+        ("email", "müller@x.de, or bob@x.org", ["mueller@x.de"], []),
+        ("email", "ann [at] x.org, bob@x.org", ["ann@x.org"], []),
         ("date-time", "Kickoff 12 May 2026, 9:30 am", ["2026-05-12T09:30:00Z"], ["2026-05-12T21:30:00Z"]),
         ("date-time", "2026-05-12T09:30:00+02:00", ["2026-05-12T09:30:00+02:00"], ["2026-05-12T09:30:00Z"]),
         ("date-time", "born 12 May 2026", ["2026-05-12T00:00:00Z"], ["2026-05-12T12:00:00Z"]),
@@ -388,6 +397,11 @@ def test_what_is_said_wins_over_what_nano_does(nano: Engine, monkeypatch: pytest
         ("9:15 or 12:30 May 5", ["09:15", "12:30"], ["05:00"]),
         ("2024-11-02 14:05:33 ERROR db-07", ["14:05:33"], ["14:05"]),
         ("Call Tom at 08:30.", ["08:30"], ["09:00:01", "08:00"]),
+        ("alle 7:30 di sera", ["07:30", "19:30"], ["07:00", "12:30"]),
+        ("from 9:30 to 17:00", ["09:30", "17:00"], ["21:30"]),
+        ("15 minutes before 9:30", ["09:15"], []),
+        ("9:30 + 45 min", ["10:15"], []),
+        ("Took 1:45 hours; starts 9:30", ["09:30", "09:45"], []),
     ],
 )
 def test_a_time_with_seconds_keeps_them_unless_the_text_has_another(
@@ -445,6 +459,28 @@ def test_what_a_text_states_is_read_in_no_time(text: str) -> None:
 
 def test_nano_reads_a_decimal_comma(nano: Engine) -> None:
     assert json.loads(nano.extract("Der Tisch kostet 249,50 Euro.", "price float", seed=1).text) == {"price": 249.5}
+
+
+@pytest.mark.parametrize(
+    ("choices", "text", "wanted"),
+    [
+        ("low|high|very_high", "Fix the printer, priority is very high.", "very_high"),
+        ("employed|self_employed|unemployed", "Maria is self-employed.", "self_employed"),
+        ("annual|semiannual", "a semi-annual fee", None),
+        ("paid|unpaid", "It is un-paid", None),
+        ("paid|unpaid", "It is paid.", "paid"),
+        ("new|like_new", "a new one", "new"),
+        ("A|B|C", "A student named Tom got grade b.", None),
+        ("S|M|L", "Max L. wants a medium shirt.", None),
+        ("S|M|L", "I take size M.", "M"),
+        ("cash|card", "She cannot pay cash", None),
+        ("cash|card", "anything but cash", None),
+        ("-1|1", "it is 1", None),
+    ],
+)
+def test_a_longer_choice_is_not_taken_for_a_part_of_it(choices: str, text: str, wanted: str | None) -> None:
+    every = choices.split("|")
+    assert stated_choice(every, text) == (every if wanted is None else [wanted])
 
 
 SIZE = {"enum": ["S", "M", "L", None]}

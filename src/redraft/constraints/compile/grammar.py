@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder, Part
@@ -41,6 +42,10 @@ _LEXEME = re.compile(
     r"""(?P<space>[ \t\r\n]+|//[^\n]*)|(?P<rule>[A-Za-z_]\w*[ \t]*:)|(?P<name>[A-Za-z_]\w*)"""
     r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
 )
+
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|#[^\n]*', re.S)
+_CODE = re.compile(r"\\(?:(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|.)", re.S)
+"""Texts, classes and comments of GBNF, and characters by their numbers in them."""
 
 _REPEATS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
@@ -105,10 +110,26 @@ def _of_gbnf(grammar: str) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark  # imported here: every start would pay for it
 
     try:
-        found = gbnf_to_lark(grammar)
+        found = gbnf_to_lark(
+            _LITERAL.sub(lambda literal: _CODE.sub(partial(_character, literal[0]), literal[0]), grammar)
+        )
+    except ConstraintError:
+        raise
     except Exception as error:  # the library raises bare ones, and whatever a torn grammar leads to
         raise ConstraintError(f"the grammar cannot be read as GBNF ({str(error) or type(error).__name__})") from None
     return "\n".join(line for line in found.splitlines() if not line.startswith("%llguidance"))
+
+
+def _character(literal: str, match: re.Match[str]) -> str:
+    """A character that a text or a class of GBNF has by its number, as itself: the library drops the number's zeros."""
+    if match[1] is None:
+        return match[0]
+    code = int(match[1][1:], 16)
+    if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+        raise ConstraintError(f"the grammar has {match[0]}, which is no character")
+    if code > 0x7F or chr(code).isalnum():
+        return chr(code)
+    return f"\\x{code:02x}" if literal[0] == "[" else json.dumps(chr(code))[1:-1]
 
 
 class _Reader:

@@ -48,15 +48,24 @@ _DAY_ABROAD = re.compile(
 _IN_FIGURES = re.compile(r"(?<![\d./-])(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?!\d)", re.ASCII)
 _READ = "\0"
 """Stands where a date or time was read."""
+_WEEKDAY = (
+    "(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch|sonnabend"
+    "|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado|domingo"
+)
 _BETWEEN = "[-–&/]|and|or|to|until|till|through|bis|und|oder|et|y|au?|al"
 _MONEY = re.compile(r"[$€£] ?\d[\d.,]*|(?<![\d.,])\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
 _UNREAD_DATE = re.compile(
     rf"(?<!\d)(?:19|20)\d\d(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
+    rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
+    r"|\b(?:months?|years?) (?:from|after|before)\b"
+    r"|\b(?:tonight|fortnight|christmas|easter|weihnacht\w*|silvester|ostern|übermorgen|noël|pâques|navidad)\b"
+    rf"|\b(?:{'|'.join(_ABROAD)})\b"
     rf"|\b(?:{_NAME}|\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth|last"
     r"|next|later|ago|following|previous|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer|days?|weeks?"
     r"|tagen?|wochen?|jours?|semaines?|días?|semanas?)\b"
-    r"|\d\.? (?:de )?(?:jan|ene|fév|feb|mär|mars|avr|abr|mai|mayo|jui|jun|jul|aoû|ago|sep|okt|oct|nov|déc|dez|dic)",
+    r"|\d(?:\.|er)? (?:de )?(?:jan|jän|ene|fév|feb|mär|mar|avr|abr|mai|mei|may|jui|jun|jul|aoû|ago|sep|set|okt|oct|ott"
+    r"|nov|déc|dez|dic)",
     re.I,
 )
 """What may be a date that nothing here reads."""
@@ -77,7 +86,10 @@ _UNREAD_TIME = re.compile(
     r"\b(?:at|around|about|by|from|between|until|till|before|after|since|um|gegen|ab|bis|von|à|las|alle|dalle|om|kl)"
     r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)|(?<!\d)\d{4}(?!\d)"
     r"|\b[ap]\.?\s?m\b|\d[ap]\.?m\b|(?<![\w.:/-])\d{1,2}(?=\s*(?:[,;.!?]|$))|clock"
-    rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d",
+    rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d"
+    rf"|{_READ} ?(?:\+|(?:hours?|hrs?|h|min(?:ute)?s?|stunden?|std|heures?|horas?|ore)\b)"
+    r"|\b(?:hours?|hrs?|h|min\w*|stunden?|heures?|horas?)"
+    r" (?:before|after|past|to|nach|vor|avant|après|antes|después)\b",
     re.I,
 )
 """What may be a time that nothing here reads: an hour alone, figures without a colon, or words."""
@@ -118,15 +130,18 @@ def dates_of(text: str) -> list[str]:
 
 
 def clocks_of(text: str) -> list[str]:
-    """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read."""
+    """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read.
+    Of 9:30 alone either half of the day, unless another time of the text shows its clock to have 24 hours."""
     text = _OFFSET.sub(r"\1", _dates(text)[1])
-    found, halves = set[str](), set[bool]()
-    for hour, minute, second, half in _TIMED.findall(text):
+    times, found, halves = _TIMED.findall(text), set[str](), set[bool]()
+    is_of_24 = f"{_READ}T" in text or any(hour[0] == "0" or int(hour) > 12 or second for hour, _, second, _ in times)
+    for hour, minute, second, half in times:
         hours = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
         if hours > 23 or int(minute) > 59 or int(second or 0) > 59 or (half and not 0 < int(hour) <= 12):
             return []
         halves.add(bool(half))
-        found.add(f"{hours:02}:{minute}" + (f":{second}" if second else ""))
+        either = {hours} if half or is_of_24 else {hours, (hours + 12) % 24}
+        found |= {f"{one:02}:{minute}" + (f":{second}" if second else "") for one in either}
     if len(halves) > 1:  # the half of the day may be said of several
         return []
     return [] if _UNREAD_TIME.search(_TIMED.sub(_READ, text)) else _few(found)

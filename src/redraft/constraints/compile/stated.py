@@ -38,17 +38,27 @@ _MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")
 _MARKED = re.compile(r"\d[.,'’]\d")
 _DOTTED = re.compile(r"(?<!\d)\d+(?:\.\d+){2,}", re.ASCII)
 _UNREAD_NUMBER = re.compile(
-    r"(?<!\d)(?<!\d )\b(?:half|quarters?|thirds?|dozens?|couple|pairs?|hundred|thousand|million|billion)\b"
-    r"|\b(?:trillion|mio|mrd)\b|[½¼¾]",
+    r"(?<!\d)(?<!\d )\b(?:thousand|million|billion)\b|\b(?:half|quarters?|thirds?|dozens?|couple|pairs?|hundreds?)\b"
+    r"|\b(?:thousands|millions|billions|trillions?|\w*millione?n?|millones|milli?ard\w*|mio|mrd|tsd|crores?|lakhs?)\b"
+    r"|\b(?:hundert|tausend|mille|mil|zwanzig|dreißig|vingt|trente|veinte|treinta)\b|[½¼¾]"
+    r"|\(\d[\d.,]*\)|\d-(?!\w)|\d \d/\d",
     re.I,
 )
+"""Numbers in words, a bookkeeper's negative ones, and fractions."""
 MOST_NUMBERS, MOST_DIGITS = 200, 20
 """Numbers of a text that an answer's are held to, and their digits: more than sentences have."""
 MOST_CHOICES, MOST_DEPTH, MOST_CHARACTERS = 64, 8, 2**15
 """Choices of a field that are looked for in a text, parts of a schema within each other that have such fields, and
 characters of a text that is looked through: longer ones are seldom short enough to copy from."""
 _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef)": "(?!#/(?:\$defs|definitions)/[^/"]*")')
-_NEGATION = re.compile(r"\b(?:not|no|never|none|without|nicht|kein\w*|ohne|pas|sans|sin)\b|n['’]t\b", re.I)
+_NEGATION = re.compile(
+    r"\b(?:not|no|never|none|without|cannot|except|instead|unlike|neither|nor|(?:anything|other|rather) (?:but|than)"
+    r"|nicht|kein\w*|ohne|statt|außer|niet|geen|pas|sans|sauf|sin|excepto|non|senza|não|sem|не|нет|nie|inte|ikke)\b"
+    r"|n['’]t\b",
+    re.I,
+)
+_SEPARATORS = r"[\s_-]"
+_BETWEEN_WORDS = re.compile(rf"(?<=[^\W_]){_SEPARATORS}+(?=[^\W_])")
 
 
 def unstated(values: Mapping[str, Any], text: str) -> set[str]:
@@ -86,21 +96,33 @@ def numbers_of(text: str) -> list[str]:
 
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
     """Of the texts among some choices the one that a text has as a word of its own, if it has exactly one and no word
-    such as "not" (docs/log.md), and all others that are no texts; else all. One of up to two letters counts as it is
-    written: "I'll" has no L; and a small one not at all, as many are words that say nothing."""
+    such as "not" (docs/log.md), and all others that are no texts; else all.
+
+    "very high" says `very_high` and no `high`, and "un-paid" no `paid` where there is an `unpaid`. One of up to two
+    letters counts as it is written: "I'll" has no L, and "Max L. Smith" none that is a size. A and I are words, too,
+    and small letters seldom say anything.
+    """
     texts = [one for one in choices if isinstance(one, str)]
     if len(texts) > MOST_CHOICES or len(text) > MOST_CHARACTERS or _NEGATION.search(text):
         return [*choices]
-    lowered = text.lower()
+    left, lowered, said = text, text.lower(), list[str]()
+    for one in sorted(texts, key=len, reverse=True):
+        words = [re.escape(word) for word in _BETWEEN_WORDS.split(one)]
+        if ((short := len(one) <= 2) and one.islower()) or _BETWEEN_WORDS.split(one.lower())[0] not in lowered:
+            continue
+        form = rf"(?<!\w)(?<!\w['’]){f'{_SEPARATORS}*'.join(words)}(?!['’]?\w)" + r"(?!\.\s*\S)" * short
+        left, count = re.subn(form, " ", left, flags=0 if short else re.I)
+        said += [one] * (count > 0)
+    if len(said) != 1 or said[0] in ("A", "I") or _is_in_a_longer_one(said[0], texts, text):
+        return [*choices]
+    return [one for one in choices if not isinstance(one, str) or one == said[0]]
 
-    def is_said(one: str) -> bool:
-        one, given = (one, text) if len(one) <= 2 else (one.lower(), lowered)
-        if len(one) <= 2 and one.islower():
-            return False
-        return one in given and re.search(rf"(?<!\w)(?<!\w['’]){re.escape(one)}(?!['’]?\w)", given) is not None
 
-    said = [one for one in texts if is_said(one)]
-    return [one for one in choices if not isinstance(one, str) or one in said] if len(said) == 1 else [*choices]
+def _is_in_a_longer_one(said: str, choices: Sequence[str], text: str) -> bool:
+    """Whether what a text says is a part of another choice that it has with other separators."""
+    bare = {one: re.sub(_SEPARATORS, "", one.lower()) for one in choices}
+    longer = (name for one, name in bare.items() if bare[said] in name and one != said)
+    return any(re.search(f"{_SEPARATORS}?".join(map(re.escape, name)), text, re.I) for name in longer)
 
 
 def with_stated_choices(schema: Any, text: str) -> Any:

@@ -49,12 +49,15 @@ MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 MOST_ADDRESSES = 50
 ADDRESSES = {
-    "email": r"[A-Za-z0-9]{1,20}(?:[._+-][A-Za-z0-9]{1,20}){0,2}"
-    r"@(?:[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20})?\.){1,3}[A-Za-z]{2,12}",
+    "email": r"(?<!\w['’#%&!/*$^{|}~])[A-Za-z0-9]{1,20}(?:[._+-][A-Za-z0-9]{1,20}){0,2}"
+    r"@(?:[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}\.){1,3}[A-Za-z]{2,12}",
     "uuid": r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
     "ipv4": FORMATS["ipv4"],
     "ipv6": r"(?<!:)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?!:)",
 }
+
+
+_AT = re.compile(r"@|[\[(]\s?at\s?[\])]", re.I)
 
 
 def as_text(text: str, name: str = "text to copy from") -> str:
@@ -95,6 +98,8 @@ def formatted(text: str, form: str) -> list[str]:
     if form not in ADDRESSES:
         return []
     found = re.findall(rf"(?<![\w.+-])(?:{ADDRESSES[form]})(?![\w@-]|\.\w)", text)
+    if form == "email" and len(found) < len(_AT.findall(text)):
+        return []
     found = [*dict.fromkeys(written for one in found if (written := _as_written(one, form)))]
     return found if len(found) <= MOST_ADDRESSES else []
 
