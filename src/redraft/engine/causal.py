@@ -31,16 +31,6 @@ class CausalSequence(Sequence):
     heard: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
 
     @property
-    def width(self) -> int:
-        """It has no canvas."""
-        return 0
-
-    @property
-    def step(self) -> int:
-        """It has no canvas."""
-        return 0
-
-    @property
     def wants_logits(self) -> int:
         """Encoded rows whose logits are needed: the last one, to be drawn from, once the whole prompt is prefix; all of
         them where the prompt is read."""

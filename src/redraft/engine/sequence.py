@@ -143,21 +143,21 @@ class Sequence(ABC):
         return self.behind is not None or self.starved
 
     @property
-    @abstractmethod
     def width(self) -> int:
-        """Rows of its canvas in the next forward."""
+        """Rows of its canvas in the next forward; 0 without one."""
+        return 0
 
     @property
-    @abstractmethod
     def step(self) -> int:
         """Denoising steps of its canvas so far."""
+        return 0
 
     # What the runner does with it.
 
     @property
-    @abstractmethod
     def wants_logits(self) -> int:
         """Encoded rows, the last ones, whose logits it needs."""
+        return 0
 
     @abstractmethod
     def advance(self, model: Softener, logits: Float[Tensor, "rows vocab"]) -> list[Event]:
@@ -213,11 +213,6 @@ class CanvasSequence(Sequence):
         """Choose the rules by the clock, if the request has a time to keep."""
         if (pace := self.request.pace) is not None:
             self.timing = Timing(pace, clock, self.began, pace.first(clock() - self.began))
-
-    @property
-    def wants_logits(self) -> int:
-        """Encoded rows whose logits are needed: none."""
-        return 0
 
     @property
     def ends_held_back(self) -> int:
