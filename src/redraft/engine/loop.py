@@ -32,7 +32,7 @@ from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.engine.settings import CALLERS_ROWS, DEFAULT_LOOP, LoopConfig, default_rows, extra_rows
 from redraft.engine.turn import Turn
-from redraft.errors import BusyError, RequestError, RunError
+from redraft.errors import RequestError, RunError
 from redraft.interrupts import Held
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text
@@ -242,12 +242,10 @@ class Loop:
     def _queue(self, sequence: Sequence, *, wait: bool) -> bool:
         """Put a sequence into the mail; False if it has to wait for room."""
         with Held(), self._mail:
-            try:
+            if not wait:
                 self.scheduler.check_room(len(self._arrived))
-            except BusyError:
-                if wait:
-                    return False
-                raise
+            elif not self._has_room():
+                return False
             self._arrived.append(sequence)
             self._mail.notify()
         return True
