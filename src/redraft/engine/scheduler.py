@@ -15,7 +15,7 @@ callers go by `Shares`, so that one's short answers do not wait for another's lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redraft.engine.sequence import Sequence
@@ -60,7 +60,8 @@ def pick(ready: list[Sequence], max_rows: int) -> Batch:
     """The oldest, then callers by turns: each one's first sequence before anybody's second. A caller's sequences are
     ordered by rows, and so are those of one turn, so that a short request never waits for long ones; among equals
     canvases come before prompt chunks, then the oldest. `ready` are in order of arrival; whatever their step, for
-    nothing in the network encodes it."""
+    nothing in the network encodes it. Their constraints together take no longer than `max_rows` rows, either: who comes
+    meanwhile waits for all of them."""
     seen = Counter(one.caller for one in ready[:1])
     turns: list[tuple[int, Sequence]] = []
     shortest = sorted(ready[1:], key=lambda one: (piece_of(one).rows, bool(one.prompt_left)))
@@ -68,15 +69,9 @@ def pick(ready: list[Sequence], max_rows: int) -> Batch:
         turns.append((seen[one.caller], one))
         seen[one.caller] += 1
     turns.sort(key=lambda turn: turn[0])
-    return _fill([*ready[:1], *(turn[1] for turn in turns)], max_rows)
-
-
-def _fill(sequences: Iterable[Sequence], max_rows: int) -> Batch:
-    """Pieces in the given order while they fit; the first always does. Their constraints together take no longer than
-    that many rows, either: who comes meanwhile waits for all of them."""
     chosen: list[Piece] = []
     left = extra = max_rows
-    for piece in map(piece_of, sequences):
+    for piece in map(piece_of, [*ready[:1], *(one for _, one in turns)]):
         if chosen and (piece.rows > left or piece.extra > extra):
             continue
         chosen.append(piece)
