@@ -15,6 +15,7 @@ prints the same ledger for a model that is not loaded.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -153,11 +154,8 @@ class Ledger:
 
     def longest(self, room: int) -> int:
         """Most tokens whose keys and values fit into so many bytes, up to the model's context; 0 if none do."""
-        low, high = 0, self.config.max_positions + 2 * self.config.canvas_length
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.cache(middle) <= room else (low, middle - 1)
-        return low
+        most = self.config.max_positions + 2 * self.config.canvas_length
+        return bisect_right(range(1, most + 1), room, key=self.cache)
 
     def lines(self, prefixes: int) -> Iterator[tuple[str, int]]:
         """What is taken, by use; `prefixes` are the bytes of kept ones."""
