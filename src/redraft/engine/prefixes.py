@@ -83,14 +83,8 @@ class Prefixes:
     def chunk_bytes(self, end: int, rows: int = PREFILL_CHUNK) -> int:
         """What a chunk of `rows` that ends at token `end` takes: its own keys and values, or a sliding layer's last
         W-1."""
-        return sum(
-            2
-            * self.itemsize
-            * layer.num_kv_heads
-            * layer.head_dim
-            * (rows if layer.window is None else min(end, layer.window - 1))
-            for layer in self.layers
-        )
+        held = ((layer, rows if layer.window is None else min(end, layer.window - 1)) for layer in self.layers)
+        return sum(2 * self.itemsize * layer.num_kv_heads * layer.head_dim * count for layer, count in held)
 
     def load(self, chain: Chain, prefix: Prefix) -> int:
         """Fill an empty cache with the longest known beginning of a prompt; returns how many tokens that is.
