@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
@@ -53,9 +52,7 @@ class Watch(Observer):
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Runs on ctrl-C too: the cursor comes back and the last canvas stays on screen.
         try:
             if kind is not None and self.ahead:

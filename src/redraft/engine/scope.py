@@ -8,7 +8,6 @@ can be drawn, recorded or given up, and no operation has to know.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 from redraft.engine.events import Event
@@ -96,7 +95,5 @@ class CancelScope:
     def __enter__(self) -> CancelScope:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
