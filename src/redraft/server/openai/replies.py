@@ -42,13 +42,8 @@ class ChatForm:
             message |= {"content": None if self.choice.forced else done.text + rest or None, "tool_calls": calls}
         if done.reasoning:
             message |= {"reasoning_content": done.reasoning, "reasoning": done.reasoning}
-        return {
-            "index": i,
-            "message": message,
-            "logprobs": chat_logprobs(self.text, done.content_logprobs) if self.logprobs else None,
-            "finish_reason": self._reason(done, bool(calls)),
-            "canvas": canvas_report(done),
-        }
+        rows = chat_logprobs(self.text, done.content_logprobs) if self.logprobs else None
+        return {"index": i, "message": message, "logprobs": rows} | _end(done, called=bool(calls))
 
     def first(self, i: int) -> Json | None:
         """The role."""
@@ -69,16 +64,10 @@ class ChatForm:
         calls, rest = self.calls(done)
         delta: Json = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
         delta |= {"content": rest} if rest else {}
-        return self._choice(i, delta) | {
-            "finish_reason": self._reason(done, bool(calls)),
-            "canvas": canvas_report(done),
-        }
+        return self._choice(i, delta) | _end(done, called=bool(calls))
 
     def _choice(self, i: int, delta: Json) -> Json:
         return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
-
-    def _reason(self, done: Generation, called: bool) -> str:
-        return "tool_calls" if called else FINISHED.get(done.finish, "stop")
 
     def calls(self, done: Generation) -> tuple[list[Json], str]:
         """The calls of a finished answer, and what was marked as one and is none: no tool's, or not as its schema says.
@@ -129,7 +118,7 @@ class TextForm:
     def whole(self, i: int, done: Generation) -> Json:
         """A text."""
         front = self.echo[i].text if self.echo else ""
-        choice = self._choice(i, front + done.text) | self._end(done)
+        choice = self._choice(i, front + done.text) | _end(done)
         if self.logprobs:
             own = text_logprobs(self.text, done.content_logprobs, len(front))
             before = self._read(i, done.prompt_logprobs) if self.read else {}
@@ -154,10 +143,7 @@ class TextForm:
 
     def last(self, i: int, done: Generation) -> Json:
         """The reason."""
-        return self._choice(i, "") | self._end(done)
-
-    def _end(self, done: Generation) -> Json:
-        return {"finish_reason": FINISHED.get(done.finish, "stop"), "canvas": canvas_report(done)}
+        return self._choice(i, "") | _end(done)
 
     def _read(self, i: int, rows: Sequence[Logprobs]) -> Json:
         """Log-probabilities of an echoed prompt. Nothing stands before its first token, so that one has none."""
@@ -318,6 +304,11 @@ def text_logprobs(text: Text, rows: Sequence[Logprobs], start: int) -> Json:
         "top_logprobs": top,
         "text_offset": offsets,
     }
+
+
+def _end(done: Generation, *, called: bool = False) -> Json:
+    reason = "tool_calls" if called else FINISHED.get(done.finish, "stop")
+    return {"finish_reason": reason, "canvas": canvas_report(done)}
 
 
 def _entry(text: Text, token: int, value: float) -> Json:
