@@ -29,7 +29,7 @@ from redraft.server.http.middleware import HEADERS, answer, cors, headers_of, na
 from redraft.server.http.places import blocks_of
 from redraft.server.http.service import Phase, caller_of, stopping
 from redraft.server.http.settings import Settings
-from redraft.server.http.sse import DONE, line_of
+from redraft.server.http.sse import DONE, line_of, until_gone
 
 Ask = Callable[[Mapping[str, Any], bytes, Sequence[bytes]], AsyncGenerator[Sequence[Message], None]]
 """Asks a replica: scope, body and `blocks_of` it; yields the ASGI messages of its answer."""
@@ -118,7 +118,7 @@ class Relay:
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, reply: _Reply) -> None:
         """Until it is answered or the client has left."""
         answering = asyncio.create_task(self._answer(scope, body, reply))
-        leaving = asyncio.create_task(_gone(receive))
+        leaving = asyncio.create_task(until_gone(receive))
         self.under_way += 1
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -308,8 +308,3 @@ def bare(scope: Scope) -> dict[str, Any]:
     names = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "client", "server")
     headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
     return {name: scope.get(name) for name in names} | {"headers": headers}
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

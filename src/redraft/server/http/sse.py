@@ -118,14 +118,15 @@ def line_of(chunk: Chunk) -> bytes:
 
 async def unless_gone(request: Request, wanted: Awaitable[T], gone: Callable[[], None]) -> T:
     """The result; `gone` is called if the client leaves before there is one."""
-    watch = asyncio.create_task(_until_gone(request.receive, gone))
+    watch = asyncio.create_task(until_gone(request.receive, gone))
     try:
         return await wanted
     finally:
         watch.cancel()
 
 
-async def _until_gone(receive: Receive, gone: Callable[[], None]) -> None:
+async def until_gone(receive: Receive, gone: Callable[[], None] = lambda: None) -> None:
+    """Return when the client has left, once `gone` has been called."""
     while (await receive())["type"] != "http.disconnect":
         pass
     gone()
