@@ -134,10 +134,7 @@ def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint |
 def format_of(body: Chat | Completion) -> Constraint | None:
     """The format of the answer, if one was asked for. Raises ApiError."""
     found = [_format(body.response_format), structured(body.structured_outputs)]
-    if body.json_schema is not None:
-        found.append(_held("json_schema", schema=body.json_schema))
-    if body.grammar:
-        found.append(_held("grammar", grammar=body.grammar))
+    found += [_held("json_schema", schema=body.json_schema), _held("grammar", grammar=body.grammar or None)]
     given = [one for one in found if one is not None]
     if len(given) > 1:
         message = f"{' and '.join(one.field for one in given)} were sent together; send one"
