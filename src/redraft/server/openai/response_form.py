@@ -148,8 +148,5 @@ def _part(text: str, rows: list[Json]) -> Json:
 
 
 def _call(id_: str, name: str, arguments: str) -> Json:
-    own = f"fc_{secrets.token_hex(16)}"
-    return {"id": own, "type": "function_call", "status": "completed", "call_id": id_} | {
-        "name": name,
-        "arguments": arguments,
-    }
+    said = {"call_id": id_, "name": name, "arguments": arguments}
+    return {"id": f"fc_{secrets.token_hex(16)}", "type": "function_call", "status": "completed"} | said
