@@ -200,10 +200,6 @@ def _shown(value: object) -> str:
     return f"{value[:100] if isinstance(value, str | bytes) else value!r:.100}"
 
 
-def _told_first(error: Any) -> tuple[bool, int, bool]:
-    return error["type"] == "too_long", len(error["loc"]), error["type"] == "extra_forbidden"
-
-
 Path = Sequence[str | int]
 
 
@@ -212,7 +208,7 @@ def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]]
 
     `fields_at` returns the names of the fields beside a path.
     """
-    error = max(errors, key=_told_first)
+    error = max(errors, key=lambda one: (one["type"] == "too_long", len(one["loc"]), one["type"] == "extra_forbidden"))
     kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
     strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # an unknown field is named as it came
     path = [
