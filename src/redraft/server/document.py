@@ -15,10 +15,10 @@ from redraft.operations.engine import Engine
 from redraft.operations.gap import shared_time
 from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.infill import infill
-from redraft.server.http.body import Body, Flag, Share, Str, Tokens
+from redraft.server.http.body import Body, Flag, Str, Tokens
 from redraft.server.http.errors import ApiError, api_error
 from redraft.server.limits import within
-from redraft.server.openai.fields import Pattern, Width
+from redraft.server.openai.fields import Pattern, Slack, Strength, Width
 
 Substrings = Annotated[list[Annotated[str, Field(strict=True), within("substring")]], within("substrings")]
 
@@ -38,12 +38,8 @@ class Revision(Body):
     """A span and how far it may change."""
 
     text: Str = Field(description="how it reads now")
-    strength: Share | None = Field(
-        default=None, description="share of it that starts as noise (0.5, or 1 with an instruction)"
-    )
-    slack: Tokens | None = Field(
-        default=None, description="tokens it may grow or shrink by (0, or any with an instruction)"
-    )
+    strength: Strength = None
+    slack: Slack = None
     instruction: Str | None = Field(default=None, description="what to change")
 
 

@@ -14,13 +14,13 @@ from pydantic import Field
 
 from redraft.operations.edit import ROOM
 from redraft.server.fim.gap import count_tokens
-from redraft.server.http.body import BOOKKEEPING, Share, Str, Tokens
+from redraft.server.http.body import BOOKKEEPING, Str
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import note_prompts, service_of
 from redraft.server.openai.chat import chat
 from redraft.server.openai.exchange import aside, reply_with
-from redraft.server.openai.fields import Chat, Prediction, Sampling, Turns
+from redraft.server.openai.fields import Chat, Prediction, Sampling, Slack, Strength, Turns
 from redraft.server.openai.replies import ChatForm, Json, whole_answer
 from redraft.server.openai.request_builder import RequestBuilder
 
@@ -35,12 +35,8 @@ class EditBody(Sampling):
     inert = BOOKKEEPING | {"nextEdit"}
 
     messages: Turns = Field(description="the last one holds the tagged region")
-    strength: Share | None = Field(
-        default=None, description="share of it that starts as noise (0.5, or 1 with an instruction)"
-    )
-    slack: Tokens | None = Field(
-        default=None, description="tokens it may grow or shrink by (0, or any with an instruction)"
-    )
+    strength: Strength = None
+    slack: Slack = None
     instruction: Str | None = Field(default=None, description="what to change; shown to the model as a user's turn")
 
 
@@ -55,8 +51,8 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
     before, region, behind = region_of(body.messages[-1].text)
     text = before + region + behind
     note_prompts(request, [text])
-    builder = RequestBuilder(service_of(request), body)
     service, slack = service_of(request), body.slack
+    builder = RequestBuilder(service, body)
     # The engine refuses a bound below the region; what is above it is the room that a rewritten region has.
     longest = await service.on_thread(request, count_tokens, builder.engine, region) + (slack or 0)
     room = ROOM if body.max_tokens is None else min(ROOM, body.max_tokens - longest)

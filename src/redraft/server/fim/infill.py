@@ -12,8 +12,8 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.server.fim.gap import build_gap, run_gap
-from redraft.server.fim.llamacpp import llama_reply
-from redraft.server.http.body import Body, Flag, Int, Milliseconds, Name, Seed, Share, Stops, Str
+from redraft.server.fim.llamacpp import Until, llama_reply
+from redraft.server.http.body import Body, Flag, Int, Name, Seed, Share, Stops, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import service_of
@@ -67,9 +67,7 @@ class InfillHole(Body):
     top_k: Annotated[Int, within("top_k")] | None = None
     top_p: Share | None = None
     stop: Stops | None = None
-    t_max_predict_ms: Milliseconds | None = Field(
-        default=None, description="after this long the best canvas is the answer"
-    )
+    t_max_predict_ms: Until = None
     max_steps: Steps | None = Field(default=None, description="cap on denoising steps")
     return_tokens: Flag | None = Field(default=None, description="also the token ids")
 

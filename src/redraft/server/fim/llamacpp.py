@@ -40,6 +40,7 @@ Id = Annotated[Int, within("id")]
 Mixed = Annotated[list[Str | Id], within("ids")]
 """One prompt: texts and token ids in turn."""
 Prompts = Annotated[Str | Mixed | Annotated[list[Str | Mixed], within("prompts")], BeforeValidator(few_texts)]
+Until = Annotated[Milliseconds | None, Field(description="after this long the best canvas is the answer")]
 
 
 class LlamaCompletion(Sampling):
@@ -59,9 +60,7 @@ class LlamaCompletion(Sampling):
         default=None, description="log-probabilities, and of this many of the likeliest"
     )
     return_tokens: Flag | None = Field(default=None, description="also the token ids")
-    t_max_predict_ms: Milliseconds | None = Field(
-        default=None, description="after this long the best canvas is the answer"
-    )
+    t_max_predict_ms: Until = None
 
 
 @router.post("/completion", response_model=None)

@@ -39,6 +39,10 @@ Alternatives = Annotated[Int, within("top_logprobs")]
 Pattern = Annotated[str, Field(strict=True), within("constraint")]
 Prompts = Annotated[list[Str], within("prompts")]
 Temperature = Annotated[Real, within("temperature")]
+Strength = Annotated[
+    Share | None, Field(description="share of it that starts as noise (0.5, or 1 with an instruction)")
+]
+Slack = Annotated[Tokens | None, Field(description="tokens it may grow or shrink by (0, or any with an instruction)")]
 Most = Annotated[Tokens | None, BeforeValidator(lambda sent: None if sent == -1 else sent)]
 """A number of tokens, of which llama.cpp's clients write "no limit" as -1."""
 
