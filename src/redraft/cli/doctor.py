@@ -7,9 +7,9 @@ import os
 import platform
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from timeit import repeat
 from typing import Any, Literal
 
 from redraft.cli.common import Commands, command, print_json
@@ -158,12 +158,7 @@ def _matmul_ms(dtype: Any) -> float:
     from redraft.model.linear import multiply
 
     a, b = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(WIDTH, WIDTH, dtype=dtype)
-    times = []
-    for _ in range(TIMES):
-        began = time.perf_counter()
-        multiply(a, b)
-        times.append((time.perf_counter() - began) * 1e3)
-    return min(times)
+    return min(repeat(lambda: multiply(a, b), number=1, repeat=TIMES)) * 1e3
 
 
 def _model(name: str) -> Iterator[Finding]:

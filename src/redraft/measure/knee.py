@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from timeit import timeit
 
 import torch
 
@@ -33,7 +33,7 @@ def bench_knee(
         for i in range(runs + 1):
             progress("round", i, runs)
             for rows, forward in forwards.items():
-                times[rows].append(_seconds(forward))
+                times[rows].append(timeit(forward, number=1))
     speed = {rows: rows / median(found[1:]) for rows, found in times.items()}
     at = knee(speed)
     table = [
@@ -77,9 +77,3 @@ def _forward_of(model: DiffusionGemma, canvases: int) -> Callable[[], object]:
     tokens = torch.randint(vocab, (canvases * width,), generator=draw)
     soft = torch.randn(canvases * width, model.config.hidden_size, generator=draw).to(model.dtype)
     return lambda: model.logits(model(tokens, soft, rows))
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
