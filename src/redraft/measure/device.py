@@ -25,7 +25,7 @@ from redraft.constraints.sources import schema_source
 from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
 from redraft.measure.partial_results import PartialResults
-from redraft.measure.record import Record, new_record
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.roofline import Card, StepWork, encode_work, step_work
 from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
 from redraft.model.gemma import DiffusionGemma, Layer
@@ -89,7 +89,7 @@ def device_card(
     canvases: Sequence[int] = CANVASES,
     prefixes: Sequence[int] = PREFIXES,
     runs: int = 10,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Record:
     """Measure. Without `model` one of random numbers is made, its experts where `placement` says. Cases that do not fit
     in memory are reported as left out, and what fails as failed.
@@ -119,8 +119,7 @@ def device_card(
         row = partial(_row, work=work, card=card)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
             timed.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
-        if progress:
-            progress("step", number, len(fit))
+        progress("step", number, len(fit))
     timed.take("encoding", partial(_encodes, model, packed, card, touched, sent, runs))
     timed.take("head", partial(_head_rows, model, card, runs))
     timed.take("held", partial(_held_rows, config, device, kernels.condition, card, runs))
