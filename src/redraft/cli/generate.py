@@ -115,11 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def generation_json(done: Generation) -> dict[str, object]:
     """A finished answer as JSON, with the fields of `Generation`."""
-    rounded = asdict(done) | {
+    return asdict(done) | {
         "entropy": [round(nats, 6) for nats in done.entropy],
         "log_mass": [round(nats, 6) for nats in done.log_mass],
-    }
-    return rounded | {
         "tokens_per_forward": round(done.tokens_per_forward, 3),
         "tokens_per_pass": round(done.tokens_per_pass, 3),
     }
