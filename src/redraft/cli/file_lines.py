@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from redraft.cli.common import read_file
+from redraft.cli.common import decoded, read_file
 from redraft.errors import RequestError, RunError
 
 PLACE = re.compile(r"(?P<file>.+):(?P<lines>[\d,-]+)", re.DOTALL)
@@ -109,10 +109,7 @@ def _check_text(path: Path, data: bytes) -> None:
         raise RequestError(f"{path} is empty; there is nothing to stand around a gap")
     if b"\0" in data:
         raise RequestError(f"{path} is binary (byte {data.index(0)} is 0); only text can be worked on")
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not UTF-8 (byte {error.start} is 0x{data[error.start]:02x})") from None
+    decoded(data, str(path))
 
 
 def _spans(path: Path, data: bytes, wanted: str) -> list[tuple[int, int]]:
