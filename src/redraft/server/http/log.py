@@ -29,7 +29,7 @@ class Log:
 
     def __init__(self, sink: Sink | None, clock: Callable[[], float] = time.time) -> None:
         self._sink, self._clock = sink, clock
-        self._line = readable if getattr(sink, "isatty", bool)() else as_json
+        self._line = readable if getattr(sink, "isatty", bool)() else json.dumps
         self.lost = 0
 
     def write(self, event: str, fields: Mapping[str, object]) -> None:
@@ -60,11 +60,6 @@ class LibraryLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(TypeError, ValueError):  # of a format that does not fit
             self._log.write("library", {"name": record.name, "said": record.getMessage()[:500]})
-
-
-def as_json(line: Mapping[str, object]) -> str:
-    """A line for programs."""
-    return json.dumps(line, ensure_ascii=True)
 
 
 def readable(line: Mapping[str, object]) -> str:
