@@ -81,9 +81,10 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(text, bool(body.logprobs), choice)
-    again = asked is not None and _read_back(service, body) and not any(request.images for request in requests)
-    drafts = bool(body.stream and body.canvas is not None and body.canvas.stream)
-    if body.canvas is not None and body.canvas.read_back and (drafts or not again):
+    canvas = body.canvas or CanvasOptions()
+    wanted = service.settings.ask_fields if canvas.read_back is None else canvas.read_back  # as sent, else as served
+    again = asked is not None and wanted and not any(request.images for request in requests)
+    if canvas.read_back and (bool(body.stream and canvas.stream) or not again):
         unused.append("canvas.read_back")
     return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused, read_back=again)
 
@@ -108,7 +109,8 @@ def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher 
 def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> str | None:
     """The last turn's text, if its fields are asked for: as sent, else as served. Raises ApiError if that is sent
     without a schema, or what goes with it without it."""
-    sent = None if body.canvas is None else body.canvas.ask_fields
+    canvas = body.canvas or CanvasOptions()
+    sent = canvas.ask_fields
     if sent and schema is None:
         raise unsupported(
             "canvas.ask_fields",
@@ -119,9 +121,9 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
     if schema is not None and (served if sent is None else sent):
         return said
-    if body.canvas is not None and body.canvas.verbatim:
+    if canvas.verbatim:
         raise unsupported("canvas.verbatim", "canvas.verbatim copies what fields say; send canvas.ask_fields")
-    if body.canvas is not None and body.canvas.read_back:
+    if canvas.read_back:
         raise unsupported("canvas.read_back", "canvas.read_back reads what fields say; send canvas.ask_fields")
     return None
 
@@ -143,12 +145,6 @@ def _copied(
     if canvas.verbatim is None and not (service.settings.ask_fields and alone and canvas.width is None):
         return constraint
     return constraint if canvas.verbatim is False else copied(constraint, text, wanted=bool(canvas.verbatim))
-
-
-def _read_back(service: Service, body: Chat) -> bool:
-    """Whether an answer whose fields are asked for is read back: as sent, else as served."""
-    sent = None if body.canvas is None else body.canvas.read_back
-    return service.settings.ask_fields if sent is None else sent
 
 
 def _schema(body: Chat, choice: Choice) -> Any:
