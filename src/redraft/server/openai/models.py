@@ -142,11 +142,11 @@ def _model(service: Service, name: str) -> Json:
 
 def _dial(folder: Path | None) -> Json | None:
     """What was measured of the checkpoint's settings, cheapest first, if anything was: what `effort` moves along."""
-    try:
-        dial = None if folder is None else read_dial(folder)
-    except RequestError:
+    if folder is None:
         return None
-    if dial is None:
+    try:
+        dial = read_dial(folder)
+    except RequestError:
         return None
     notches = [
         {"effort": effort, "quality": one.quality, "low": one.low, "high": one.high, "forwards": one.forwards}
