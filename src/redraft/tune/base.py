@@ -105,12 +105,13 @@ class Base:
         return model
 
     def adapted(self) -> DiffusionGemma:
-        """The first weights; if the recipe trains adapters, frozen and with adapters. Raises as `model`."""
-        model = self.model()
+        """The first weights, to be trained; if the recipe trains adapters, frozen and with adapters. Raises as
+        `model`."""
+        model = self.model().requires_grad_(True)
         if self.recipe.lora is not None:
             adapt(model, self.recipe.lora, seed=self.recipe.train.seed)
-            if (tower := tower_of(model)) is not None:
-                tower.requires_grad_(self.trains_tower)
+        if (tower := tower_of(model)) is not None:
+            tower.requires_grad_(self.trains_tower)
         return model
 
     def save(self, model: DiffusionGemma, out: Path) -> None:

@@ -23,7 +23,6 @@ from redraft.shapes import Tensor
 from redraft.tune.base import Base
 from redraft.tune.compiled import compile_parts
 from redraft.tune.data import Feed
-from redraft.tune.images import tower_of
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
@@ -83,10 +82,6 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) ->
     if saved is not None:
         _check_data(path, saved.get(_ROWS), feed.digests(saved["step"]))
     model = base.adapted()
-    if recipe.lora is None:
-        model.requires_grad_(True)
-        if (tower := tower_of(model)) is not None:
-            tower.requires_grad_(base.trains_tower)
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
