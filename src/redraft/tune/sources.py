@@ -187,20 +187,19 @@ class GeneratorSource:
         self._function = _load(place)
 
     def samples(self, seed: int, count: int) -> list[Sample]:
-        return list(self._rows("train", seed, count))
+        return self._rows("train", seed, count)
 
     def held_out(self, count: int) -> list[Sample]:
-        return list(self._rows("held_out", 1, count))
+        return self._rows("held_out", 1, count)
 
-    def _rows(self, split: str, seed: int, count: int) -> Iterator[Sample]:
+    def _rows(self, split: str, seed: int, count: int) -> list[Sample]:
         try:
             rows = list(islice(self._function(split, seed), count))
         except (Exception, SystemExit, GeneratorExit) as error:  # the user's own code can fail in any way
             raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; correct the function") from None
         if len(rows) < count and split == "train":
             raise RecipeError(f"{self.name} gave {len(rows)} rows where {count} were asked for; it must not end")
-        for number, row in enumerate(rows, 1):
-            yield _conversation(row, f"{self.name}, row {number} of seed {seed}")
+        return [_conversation(row, f"{self.name}, row {i} of seed {seed}") for i, row in enumerate(rows, 1)]
 
 
 class FolderSource:
