@@ -73,9 +73,7 @@ def world_of(recipe: Recipe) -> Iterator[World]:
     device, (rank, count) = torch.device(recipe.train.device), place()
     if count == 1:
         _check_device(recipe, (device.index or 0) + 1)
-        with (
-            torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        ):  # where kernels of ours are launched
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # where our kernels are launched
             yield World(device)
         return
     local = int(os.environ["LOCAL_WORLD_SIZE"])
