@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_of, bench_remote
-from redraft.cli.common import Commands, command, loaded, note, print_json, progress, set_up
+from redraft.cli.common import Commands, check_range, command, loaded, note, print_json, progress, set_up
 from redraft.cli.flags import backend_flags, experts_of, model_flags
 from redraft.errors import RequestError, RunError
 
@@ -101,9 +101,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if len(modes) > 1:
         raise RequestError(f"{' and '.join(modes)} were given together; measure one at a time")
     for name, most in (("runs", 10_000), ("dial", 100_000)):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= most:
-            raise RequestError(f"--{name} is {value}; it must be from 1 to {most}")
+        check_range(name, getattr(arguments, name), 1, most)
     if arguments.rate is not None and not 0.001 <= arguments.rate <= 1e6:
         raise RequestError(f"--rate is {arguments.rate}; it must be from 0.001 to 1000000 (requests per second)")
     if arguments.device not in ("auto", "cpu") and not arguments.device_card:

@@ -92,14 +92,20 @@ def engine_of(arguments: argparse.Namespace, progress: Callable[[int, int], None
 def set_up(threads: int | None) -> None:
     """Set the threads of all tensor work. More threads than idle cores make a small model many times slower: they
     spin."""
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise RequestError(f"--threads is {threads}; it must be from 1 to {MOST_THREADS}")
+    check_range("threads", threads, 1, MOST_THREADS)
 
     import torch
 
     busy = os.getloadavg()[0]
     idle = max(1, round((os.cpu_count() or 1) - busy))
     torch.set_num_threads(min(torch.get_num_threads(), idle, SAME_BITS_THREADS) if threads is None else threads)
+
+
+def check_range(flag: str, value: int | None, least: int, most: int | None = None) -> None:
+    """Raise RequestError for a flag's number out of its range. None is a flag that was not given, and no upper end."""
+    if value is not None and (value < least or (most is not None and value > most)):
+        must = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise RequestError(f"--{flag} is {value}; it must be {must}")
 
 
 def note(line: str) -> None:

@@ -8,9 +8,8 @@ import sys
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.common import Commands, check_range, command, load_engine, print_json
 from redraft.cli.flags import model_flags
-from redraft.errors import RequestError
 from redraft.prompts import BEGINNINGS
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer, show, tabulate."""
     from redraft.tasks import names
 
-    if not 1 <= arguments.count <= 10_000:
-        raise RequestError(f"--count is {arguments.count}; it must be from 1 to 10000")
+    check_range("count", arguments.count, 1, 10_000)
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
     asked = ASKED if arguments.model == "nano" else {arguments.model: names(arguments.model)}
     trials: list[tuple[str, Trial]] = []

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from timeit import repeat
 from typing import Any, Literal
 
-from redraft.cli.common import Commands, command, print_json
-from redraft.cli.serve import PORT, check_port
+from redraft.cli.common import Commands, check_range, command, print_json
+from redraft.cli.serve import PORT
 from redraft.errors import RedraftError
 
 EPILOG = """Every line is a check: what was found, and where something is wrong, what to do. The exit code is 1 if
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
-    check_port(arguments.port)
+    check_range("port", arguments.port, 0, 65535)
     found: list[Finding] = []
     for finding in _findings(arguments.model, arguments.port):
         found.append(finding)

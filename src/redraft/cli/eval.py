@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from redraft import __version__
 from redraft.cli.backend import backend_of, evaluate_remote
-from redraft.cli.common import Commands, command, load_engine, numbered_lines, print_json, progress
+from redraft.cli.common import Commands, check_range, command, load_engine, numbered_lines, print_json, progress
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.errors import RequestError, RunError
@@ -62,8 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print, record."""
     from redraft.tasks import names, task
 
-    if arguments.count is not None and not 1 <= arguments.count < 2**31:
-        raise RequestError(f"--count is {arguments.count}; it must be from 1 to {2**31 - 1}")
+    check_range("count", arguments.count, 1, 2**31 - 1)
     if arguments.file is not None:
         return _rows(arguments)
     if wants_ray(arguments):

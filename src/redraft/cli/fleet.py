@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redraft.cli.common import check_range
 from redraft.cli.flags import experts_of
 from redraft.errors import RequestError
 
@@ -61,14 +62,12 @@ def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
         if arguments.replicas is not None:
             raise RequestError("--replicas and --autoscale were both given; choose one")
         least, most = int(found[1]), int(found[2])
-    elif least < 1:
-        raise RequestError(f"--replicas is {least}; it must be at least 1")
+    check_range("replicas", least, 1)
     if ":" in arguments.device:
         raise RequestError(f"--device is {arguments.device!r}; with --ray each replica is given a GPU of its own: cuda")
     # Of this machine, which is like the others: each replica asks the cluster for what it then finds.
     device = device_of("auto").type if arguments.device == "auto" else arguments.device
-    if arguments.threads is not None and arguments.threads < 1:
-        raise RequestError(f"--threads is {arguments.threads}; it must be at least 1")
+    check_range("threads", arguments.threads, 1)
     adapter = getattr(arguments, "adapter", None)
     return Fleet(
         model=_absolute(arguments.model),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, print_json, tame
+from redraft.cli.common import Commands, check_range, command, print_json, tame
 from redraft.cli.flags import MODEL, PACKING, named_model
 from redraft.errors import RequestError
 
@@ -91,9 +91,7 @@ def _ledger(arguments: argparse.Namespace, folder: Path, model: ModelConfig, siz
     from redraft.weights.source import has_weights
 
     for name, most in (("context", 2**40), ("batch", MOST_REQUESTS)):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= most:
-            raise RequestError(f"--{name} is {value}; it must be from 1 to {most}")
+        check_range(name, getattr(arguments, name), 1, most)
     device = device_of(arguments.device)
     stored = has_weights(folder)
     packed: Formats = {}

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, new_folder, print_json, show
+from redraft.cli.common import Commands, check_range, command, new_folder, print_json, show
 from redraft.cli.flags import named_model, need_model
 from redraft.errors import RequestError
 
@@ -46,8 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write, and score if asked to."""
     from redraft.tasks import names, task
 
-    if arguments.eval is not None and arguments.eval < 1:
-        raise RequestError(f"--eval is {arguments.eval}; it must be at least 1")
+    check_range("eval", arguments.eval, 1)
     if arguments.task and arguments.eval is None:
         raise RequestError(f"--task is {', '.join(arguments.task)} without --eval; say how many examples to score")
     tasks = [task(name) for name in arguments.task or names(arguments.model or "")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.common import Commands, command, engine_of, loaded, note, print_json, set_up
+from redraft.cli.common import Commands, check_range, command, engine_of, loaded, note, print_json, set_up
 from redraft.cli.flags import model_flags, sampling_flags
 from redraft.cli.fleet import config_of, fleet_of, ray_flags, wants_ray
 from redraft.cli.trace import traced_apart
@@ -190,22 +190,14 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     )
 
 
-def check_port(port: int) -> None:
-    """Raise RequestError for what is no port."""
-    if not 0 <= port < 65536:
-        raise RequestError(f"--port is {port}; it must be from 0 to 65535")
-
-
 def _check(arguments: argparse.Namespace) -> None:
     """Raise RequestError for a value that no server can have, by the flag's own name."""
-    check_port(arguments.port)
+    check_range("port", arguments.port, 0, 65535)
     for flag, value in (("--max-seconds", arguments.max_seconds), ("--drain", arguments.drain)):
         if not value > 0:
             raise RequestError(f"{flag} is {value:g}; it must be above 0 (seconds)")
-    for flag in ("--max-running", "--max-waiting", "--per-key"):
-        value = getattr(arguments, flag[2:].replace("-", "_"))
-        if value < 1:
-            raise RequestError(f"{flag} is {value}; it must be at least 1")
+    for flag in ("max-running", "max-waiting", "per-key"):
+        check_range(flag, getattr(arguments, flag.replace("-", "_")), 1)
     for origin in arguments.cors_origin:
         if not re.fullmatch(r"https?://[^/?#\s]+", origin):
             raise RequestError(f"--cors-origin is {origin!r}; it must be as browsers send it, like https://app.example")
