@@ -126,17 +126,11 @@ def linear_flops(config: ModelConfig) -> int:
 
 def attention_flops(config: ModelConfig, rows: int, keys: int, own: int) -> int:
     """Scores and sums of `rows` rows over `keys` keys, `own` of them of the span itself; sliding layers see fewer."""
-    total = 0
-    for layer in config.layers:
-        seen = keys if layer.window is None else min(keys, layer.window - 1 + own)
-        total += 4 * rows * config.num_heads * layer.head_dim * seen
-    return total
+    seen = ((layer, keys if layer.window is None else min(keys, layer.window - 1 + own)) for layer in config.layers)
+    return sum(4 * rows * config.num_heads * layer.head_dim * count for layer, count in seen)
 
 
 def cache_bytes(config: ModelConfig, dtype: torch.dtype, prefix: int) -> int:
     """Keys and values that a canvas reads behind a prefix."""
-    total = 0
-    for layer in config.layers:
-        seen = prefix if layer.window is None else min(prefix, layer.window - 1)
-        total += 2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize * seen
-    return total
+    seen = ((layer, prefix if layer.window is None else min(prefix, layer.window - 1)) for layer in config.layers)
+    return sum(2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize * count for layer, count in seen)
