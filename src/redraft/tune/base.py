@@ -16,11 +16,11 @@ from pathlib import Path
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, read_config
 from redraft.errors import RecipeError
 from redraft.files import copy_files
-from redraft.images.config import ImageConfig
+from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.text import Text, read_text
-from redraft.tune.images import attach, images_of, tower_of
+from redraft.tune.images import attach, tower_of
 from redraft.tune.initial import grow, initial_model, random_vision
 from redraft.tune.lora import adapt
 from redraft.tune.recipe import Recipe, generation_config, model_config
@@ -58,7 +58,9 @@ class Base:
     @cached_property
     def images(self) -> ImageConfig | None:
         """How the start reads images; None if it reads text alone."""
-        return images_of(self.folder if self.recipe.model is None else None, self.config)
+        if self.recipe.model is not None or self.folder is None or not has_tower(self.config):
+            return None
+        return read_images(self.folder, self.config)
 
     @cached_property
     def digests(self) -> dict[str, str]:

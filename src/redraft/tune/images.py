@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-from redraft.config import ModelConfig
 from redraft.errors import RecipeError, RequestError, TextError
-from redraft.images.config import ImageConfig, has_tower, read_images
+from redraft.images.config import ImageConfig, has_tower
 from redraft.images.messages import split_images
 from redraft.images.pixels import Picture, read_picture
 from redraft.images.prompt import place_images
@@ -37,11 +36,6 @@ class Shown:
     def stop(self) -> int:
         """The token behind its last."""
         return self.start + self.picture.num_tokens
-
-
-def images_of(folder: Path | None, config: ModelConfig) -> ImageConfig | None:
-    """How a start reads images; None if it reads text alone."""
-    return read_images(folder, config) if folder is not None and has_tower(config) else None
 
 
 def attach(model: DiffusionGemma, folder: Path, *, trained: bool) -> None:
