@@ -68,11 +68,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def in_place_of(path: Path) -> Iterator[Path]:
+def in_place_of(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """An empty file to be written in the block, which is then moved into place: a reader finds the old file or all of
-    the new one. Raises OSError, and leaves the old file."""
+    the new one. It is made with a mode, of which the umask takes its part. Raises OSError, and leaves the old file."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.touch(exist_ok=False)  # a name that no other file has, and no link
+    beside.touch(mode, exist_ok=False)  # a name that no other file has, and no link
     try:
         yield beside
         os.replace(beside, path)

@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from redraft.cli.common import decoded, read_file
 from redraft.errors import RequestError, RunError
+from redraft.files import in_place_of
 
 PLACE = re.compile(r"(?P<file>.+):(?P<lines>[\d,-]+)", re.DOTALL)
 LINES = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
@@ -50,29 +50,23 @@ class TextFile:
 
         Raises RequestError if the file is not what was read any more, RunError if the disk refuses.
         """
-        target, beside = self.path.resolve(), None
+        target = self.path.resolve()
         try:
             if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, "it is read-only")
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-            beside = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            old = target.stat()
-            with suppress(OSError):  # who may not give it away keeps it
-                os.chown(beside, old.st_uid, old.st_gid)
-            beside.chmod(stat.S_IMODE(old.st_mode))
-            if target.read_bytes() != self.data:
-                raise RequestError(f"{self.path} has changed since it was read; nothing was written, run again")
-            beside.replace(target)
+            with in_place_of(target, 0o600) as beside:  # nobody else's to read before it has the file's own mode
+                with beside.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                old = target.stat()
+                with suppress(OSError):  # who may not give it away keeps it
+                    os.chown(beside, old.st_uid, old.st_gid)
+                beside.chmod(stat.S_IMODE(old.st_mode))
+                if target.read_bytes() != self.data:
+                    raise RequestError(f"{self.path} has changed since it was read; nothing was written, run again")
         except OSError as error:
             raise RunError(f"{self.path} could not be written: {error.strerror}; it is as it was") from None
-        finally:
-            if beside is not None:
-                with suppress(OSError):  # moved away by now, if all went well
-                    beside.unlink()
 
 
 def read_lines(place: str, *, to_write: bool = False) -> TextFile:
