@@ -15,7 +15,7 @@ from redraft.constraints.language import GuidedLanguage, Language
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.halt import AtLeast, UntilEnd, for_draws
-from redraft.diffusion.presets import PRESETS, Preset
+from redraft.diffusion.presets import PRESETS
 from redraft.diffusion.rules import read_rules
 from redraft.diffusion.schedule import FixedCooling
 from redraft.diffusion.seed import LEAST_STEPS
@@ -55,7 +55,7 @@ def build_request(
     if options.max_tokens is None and language is not None and language.shortest > shipped.max_new_tokens:
         options = replace(options, max_tokens=language.shortest)
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
-    preset, notches = _preset(options, shipped), _notches(options, dial)
+    preset, notches = PRESETS[preset_name(options, shipped)], _notches(options, dial)
     width = canvas_width(options, config)
     if language is not None and not options.causal and (host or language.edges > MOST_ON_DEVICE):
         width = _affordable(width, options, language)
@@ -64,7 +64,9 @@ def build_request(
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
     rules = [notch.rules.policy(shipped) for notch in notches] or [preset.policy(shipped)]
     policies = [_policy(options, one, end_aware, config) for one in rules]
-    pace = _pace(options, dial, notches, policies)
+    pace = None
+    if options.target_ms is not None and dial is not None:
+        pace = Pace(notches, tuple(policies), options.target_ms / 1e3, dial.step_ms / 1e3)
     request = ResolvedRequest(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
@@ -96,7 +98,7 @@ def canvas_width(options: Options, config: CheckpointConfig) -> int:
     if options.canvas is not None:
         return options.canvas
     max_tokens = config.generation.max_new_tokens if options.max_tokens is None else options.max_tokens
-    return _preset(options, config.generation).width(max_tokens, config.model.canvas_length)
+    return PRESETS[preset_name(options, config.generation)].width(max_tokens, config.model.canvas_length)
 
 
 def _affordable(width: int, options: Options, language: Language) -> int:
@@ -220,10 +222,6 @@ def preset_name(options: Options, shipped: GenerationConfig) -> str:
     return "fast" if shipped.preset == "flow" and options.seed_canvas is not None else shipped.preset
 
 
-def _preset(options: Options, shipped: GenerationConfig) -> Preset:
-    return PRESETS[preset_name(options, shipped)]
-
-
 def _notches(options: Options, dial: Dial | None) -> tuple[Notch, ...]:
     """The notches of the dial that effort and target allow; none if neither is given."""
     if options.target_ms is None and options.min_effort:
@@ -244,12 +242,6 @@ def _notches(options: Options, dial: Dial | None) -> tuple[Notch, ...]:
     if dial is None:
         raise RequestError("effort needs a table of settings; measure one with `redraft bench --dial --model MODEL`")
     return dial.notches[dial.place(least) : dial.place(most) + 1]
-
-
-def _pace(options: Options, dial: Dial | None, notches: tuple[Notch, ...], policies: list[Policy]) -> Pace | None:
-    if options.target_ms is None or dial is None:
-        return None
-    return Pace(notches, tuple(policies), options.target_ms / 1e3, dial.step_ms / 1e3)
 
 
 def _policy(options: Options, preset: Policy, end_aware: bool, config: CheckpointConfig) -> Policy:
