@@ -16,6 +16,7 @@ import torch
 from redraft.diffusion.denoise import Softener
 from redraft.diffusion.shaping import forbid
 from redraft.engine.events import Block, Event, Finished, PromptRead
+from redraft.engine.request import Logprobs
 from redraft.engine.sequence import Sequence, logprobs
 from redraft.shapes import Float, Tensor
 
@@ -28,7 +29,7 @@ class CausalSequence(Sequence):
     """
 
     fresh: int = 0
-    heard: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    heard: list[Logprobs] = field(default_factory=list)
 
     @property
     def wants_logits(self) -> int:

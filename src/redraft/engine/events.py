@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from redraft.engine.request import FinishReason
+from redraft.engine.request import FinishReason, Logprobs
 from redraft.errors import refuse_nan
 
 
@@ -50,7 +50,7 @@ class Block:
     changes: list[int]
     steps: int
     settled: bool
-    logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
     log_mass: list[float] = field(default_factory=list)
     rows: int = 0
     cached: int = field(default=0, compare=False)
@@ -64,7 +64,7 @@ class PromptRead:
     """Per prompt token but the first: (token id, log-probability) of the token and then of the likeliest ones in its
     place, behind those before it, in the causal mode at temperature 1. Raises RunError for NaN."""
 
-    logprobs: list[tuple[tuple[int, float], ...]]
+    logprobs: list[Logprobs]
 
     def __post_init__(self) -> None:
         refuse_nan(row[0][1] for row in self.logprobs)
@@ -80,7 +80,7 @@ class Finished:
     reason: FinishReason
     commits: int
     error: BaseException | None = None
-    end: tuple[tuple[int, float], ...] = ()
+    end: Logprobs = ()
 
 
 Event = Draft | PromptRead | Block | Finished

@@ -28,7 +28,7 @@ from redraft.diffusion.stats import Stats
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain
-from redraft.engine.request import ResolvedRequest
+from redraft.engine.request import Logprobs, ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import SoftTokens
 from redraft.shapes import Float, Int, Tensor
@@ -347,7 +347,7 @@ class CanvasSequence(Sequence):
         )
         return block, end < len(tokens) and kept == end
 
-    def _logprobs(self, tokens: list[int]) -> list[tuple[tuple[int, float], ...]]:
+    def _logprobs(self, tokens: list[int]) -> list[Logprobs]:
         """Log-probabilities of the first positions, in the distribution that the last step read."""
         if self.logits is None or self.request.logprobs is None:
             return []
@@ -361,7 +361,7 @@ class CanvasSequence(Sequence):
         return logprobs(read / cooled, tokens, self.request.logprobs)
 
 
-def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[tuple[tuple[int, float], ...]]:
+def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[Logprobs]:
     """(token, log-probability) of each token and then of the `count` likeliest, of the first `len(tokens)` rows."""
     log_p = torch.log_softmax(logits[: len(tokens)].float(), dim=-1)
     own = log_p[torch.arange(len(tokens)), tokens].tolist()
