@@ -73,9 +73,8 @@ class Remote:
     def __init__(self, backend: Backend) -> None:
         self.backend, self.where, self._model = backend, backend.base_url, backend.model
         self._answered = 0.0  # when the last answer began
-        headers = {"content-type": "application/json"} | (
-            {"authorization": f"Bearer {backend.key}"} if backend.key else {}
-        )
+        headers = {"content-type": "application/json"}
+        headers |= {"authorization": f"Bearer {backend.key}"} if backend.key else {}
         timeout = httpx2.Timeout(backend.seconds, connect=min(10.0, backend.seconds))
         every = httpx2.Limits(max_connections=None)  # who waited for one would lose its time; callers bound them
         self._client = httpx2.AsyncClient(base_url=backend.base_url, headers=headers, timeout=timeout, limits=every)

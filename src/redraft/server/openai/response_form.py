@@ -23,6 +23,7 @@ class ResponseForm:
         self.id, self.item = f"resp_{secrets.token_hex(16)}", f"msg_{secrets.token_hex(16)}"
         self.created, self.number = int(time.time()), -1
         self._opened = False
+        self._place: Json = {"item_id": self.item, "output_index": 0, "content_index": 0}
 
     def whole(self) -> Json:
         """The finished response."""
@@ -58,10 +59,6 @@ class ResponseForm:
             for event in of_item:
                 yield event
         yield self._event(f"response.{whole['status']}", {"response": whole})
-
-    @property
-    def _place(self) -> Json:
-        return {"item_id": self.item, "output_index": 0, "content_index": 0}
 
     def _rows(self, rows: Sequence[Logprobs]) -> list[Json]:
         """Log-probabilities, if they were asked for."""
