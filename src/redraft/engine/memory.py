@@ -88,11 +88,9 @@ class Ledger:
 
     def cache(self, room: int) -> int:
         """Bytes of keys and values with room for that many tokens (`redraft/cache.py`)."""
-        total = 0
-        for layer in self.config.layers:
-            rows = room if layer.window is None else min(room, 2 * layer.window + MIN_ROOM)
-            total += 2 * layer.num_kv_heads * layer.head_dim * self.itemsize * max(rows, MIN_ROOM)
-        return total
+        layers = self.config.layers
+        held = ((one, room if one.window is None else min(room, 2 * one.window + MIN_ROOM)) for one in layers)
+        return sum(2 * one.num_kv_heads * one.head_dim * self.itemsize * max(rows, MIN_ROOM) for one, rows in held)
 
     def logits(self, rows: int) -> int:
         """Bytes of the logits of so many rows."""

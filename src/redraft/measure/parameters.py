@@ -46,17 +46,14 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
         words = slot.target.split(".")
         groups[GROUPS.get(words[2] if words[0] == "layers" else words[0], REST)] += slot.num_elements
     idle = groups["experts"] // config.num_experts * (config.num_experts - config.top_k_experts)
-    growth = sum(2 * layer.num_kv_heads * layer.head_dim for layer in config.layers if layer.is_full)
-    window = sum(
-        2 * layer.num_kv_heads * layer.head_dim * (layer.window - 1)
-        for layer in config.layers
-        if layer.window is not None
-    )
+    sizes = [(layer.window, 2 * layer.num_kv_heads * layer.head_dim) for layer in config.layers]
+    growth = sum(size for window, size in sizes if window is None)
+    held = sum(size * (window - 1) for window, size in sizes if window is not None)
     return ParameterCount(
         groups,
         active=sum(groups.values()) - idle,
         cache_growth={name: int(growth * size) for name, size in BYTES.items()},
-        cache_window={name: int(window * size) for name, size in BYTES.items()},
+        cache_window={name: int(held * size) for name, size in BYTES.items()},
     )
 
 

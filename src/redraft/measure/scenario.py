@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -223,11 +223,8 @@ def mixed(material: Material, count: int) -> list[TimedRequest]:
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
     """Times of a Poisson stream: gaps are exponential with mean 1 / rate, and the first request comes at once."""
-    rng, now, times = Random(f"arrivals {seed}"), 0.0, []
-    for _ in range(count):
-        times.append(now)
-        now += rng.expovariate(rate)
-    return times
+    rng = Random(f"arrivals {seed}")
+    return list(islice(accumulate((rng.expovariate(rate) for _ in range(count)), initial=0.0), count))
 
 
 def stream(material: Material) -> list[TimedRequest]:
