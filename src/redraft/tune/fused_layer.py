@@ -168,12 +168,9 @@ class Norm(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        to_x = torch.empty_like(x)
-        if weight is None:
-            _launch("norm_back", x, (g.contiguous(), x, x, to_x, x), (ctx.eps,), WEIGHT=False)
-            return to_x, None, None, None
-        to_weight = torch.zeros_like(weight)
-        _launch("norm_back", x, (g.contiguous(), x, weight, to_x, to_weight), (ctx.eps,), WEIGHT=True)
+        to_x, to_weight = torch.empty_like(x), None if weight is None else torch.zeros_like(weight)
+        weights = (x, to_x, x) if weight is None else (weight, to_x, to_weight)
+        _launch("norm_back", x, (g.contiguous(), x, *weights), (ctx.eps,), WEIGHT=weight is not None)
         return to_x, to_weight, None, None
 
 
