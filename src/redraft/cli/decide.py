@@ -68,13 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
-    request = engine.resolve(
-        Request(
-            asked(prompt, arguments.image),
-            chat=arguments.chat,
-            options=Options(seed=arguments.seed, preset="reference"),
-        )
-    )
+    options = Options(seed=arguments.seed, preset="reference")
+    request = engine.resolve(Request(asked(prompt, arguments.image), options, chat=arguments.chat))
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
     else:

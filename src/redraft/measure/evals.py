@@ -234,14 +234,7 @@ def said(found: Mapping[str, Any], name: str = "share") -> str:
     return f"{found[name]:.1%} ({found['low']:.1%} to {found['high']:.1%})"
 
 
-def record(
-    found: list[Evaluation],
-    *,
-    model: str,
-    seed: int,
-    options: Options = DEFAULTS,
-    pin: bool = False,
-) -> Record:
+def record(found: list[Evaluation], *, model: str, seed: int, options: Options = DEFAULTS, pin: bool = False) -> Record:
     """A benchmark record of some evaluations, named after the model and, if it is not the reference's, the sampler."""
     name = Path(model).name
     sampler = "causal" if options.causal else "pinned" if pin else options.preset or "default"

@@ -34,6 +34,7 @@ def training_record(log: Path, *, workload: Mapping[str, Any], batch: int, secon
         for row in rows
         if any(name.endswith(JUDGED) for name in row)
     ]
+    said = f"{spent / 60:.1f} minutes in steps, {len(rows):,} steps, {samples:,} samples"
     return new_record(
         f"train-{workload['recipe']}",
         workload={**workload, "steps": len(rows), "batch": batch},
@@ -46,10 +47,5 @@ def training_record(log: Path, *, workload: Mapping[str, Any], batch: int, secon
             "probes": probes,
             "last": last,
         },
-        summary=[
-            (
-                f"Training {workload['recipe']}",
-                f"{spent / 60:.1f} minutes in steps, {len(rows):,} steps, {samples:,} samples",
-            )
-        ],
+        summary=[(f"Training {workload['recipe']}", said)],
     )

@@ -161,18 +161,13 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
 def judged(passes: Sequence[_Pass], version: str, dtype: str) -> Verification:
     """The passes as shares of the spread of all logits."""
     spread = (sum(one.variance for one in passes) / len(passes)) ** 0.5
-    return Verification(
-        version,
-        dtype,
-        [
-            PassDifference(
-                one.name, _share(one.ours[None], spread), _share(one.noise, spread), one.largest / spread, one.argmax
-            )
-            for one in passes
-        ],
-        ours=_share(torch.cat([one.ours for one in passes])[None], spread),
-        noise=_share(torch.cat([one.noise for one in passes], dim=1), spread),
-    )
+    found = []
+    for one in passes:
+        ours, noise = _share(one.ours[None], spread), _share(one.noise, spread)
+        found.append(PassDifference(one.name, ours, noise, one.largest / spread, one.argmax))
+    ours = _share(torch.cat([one.ours for one in passes])[None], spread)
+    noise = _share(torch.cat([one.noise for one in passes], dim=1), spread)
+    return Verification(version, dtype, found, ours, noise)
 
 
 def load_reference(folder: Path, dtype: torch.dtype) -> tuple[Any, str]:

@@ -241,11 +241,8 @@ def _refuse(request: ResolvedRequest, canvases: int) -> None:
     """Refuse what a decision cannot honour."""
     if type(canvases) is not int or not 1 <= canvases <= MOST_CANVASES:
         raise RequestError(f"canvases is {canvases!r}; it must be an integer from 1 to {MOST_CANVASES}")
-    for name, given in (
-        ("causal", request.causal),
-        ("a language", request.language),
-        ("seed_canvas", request.seed_canvas),
-    ):
+    refused = {"causal": request.causal, "a language": request.language, "seed_canvas": request.seed_canvas}
+    for name, given in refused.items():
         if given:
             raise RequestError(f"{name} was given; a decision is read off a canvas of noise: leave it out")
 
@@ -258,11 +255,7 @@ def _each(things: Sequence[T], check: Callable[[], None]) -> Iterator[T]:
 
 @torch.inference_mode()
 def _read(
-    engine: Core,
-    request: ResolvedRequest,
-    pins: tuple[tuple[int, int], ...],
-    canvases: int,
-    check: Callable[[], None],
+    engine: Core, request: ResolvedRequest, pins: tuple[tuple[int, int], ...], canvases: int, check: Callable[[], None]
 ) -> Iterator[Float[Tensor, "canvas vocab"]]:
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
     model = engine.model

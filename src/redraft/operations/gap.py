@@ -62,25 +62,16 @@ class GapContext:
         rest += [end] * (width - len(gap) - len(rest)) if self.ends else []
         pins = tuple((len(gap) + i, token) for i, token in enumerate(rest))
         given = tuple((i, token) for i, token in enumerate(gap) if token is not None)
-        forbidden = tuple((token,) for token in sorted(text.special_ids))
+        forbidden = (*options.bad_words, *((token,) for token in sorted(text.special_ids)))
         room = model.max_positions - 1 - width
         if room < 1:
             raise RequestError(
                 f"the gap needs a canvas of {width}; the model's context is {model.max_positions}: ask for fewer tokens"
             )
-        request = engine.resolve(
-            Request(
-                [self.before[0], *self.before[1:][-room:]],
-                replace(
-                    options,
-                    max_tokens=width,
-                    canvas=width,
-                    seed_canvas=SeedCanvas(pins, given),
-                    bad_words=(*options.bad_words, *forbidden),
-                ),
-                constraint=None if language is None else of_width(language, len(gap)),
-            )
-        )
+        prompt, seed_canvas = [self.before[0], *self.before[1:][-room:]], SeedCanvas(pins, given)
+        own = replace(options, max_tokens=width, canvas=width, seed_canvas=seed_canvas, bad_words=forbidden)
+        constraint = None if language is None else of_width(language, len(gap))
+        request = engine.resolve(Request(prompt, own, constraint=constraint))
         if request.policy.plan != Whole():
             raise RequestError(f"preset is {options.preset!r}; a gap needs whole canvases: use reference or fast")
         return request

@@ -98,6 +98,7 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
     holes = [(place, segment.hole) for place, segment in enumerate(segments) if segment.hole is not None]
     left = shared_time(options)
     for i, (place, hole) in enumerate(holes):
+        contains, lacks = tuple(hole.contains or ()), tuple(hole.lacks or ())
         with _named(f"segments.{place}.hole", hole):
             done = infill(
                 engine,
@@ -106,9 +107,7 @@ def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None,
                 max_tokens=max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
                 width=hole.width,
                 ends=i == len(holes) - 1,
-                constraint=GapConstraint(
-                    regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ())
-                ),
+                constraint=GapConstraint(hole.regex, contains=contains, lacks=lacks),
                 heal=bool(hole.heal),
                 options=left(),
             )

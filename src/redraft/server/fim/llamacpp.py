@@ -85,13 +85,9 @@ async def props(request: Request) -> Json:
     service = service_of(request)
     engine, settings = service.engine, service.settings
     named = dict(engine.text.named_tokens)
-    generation: Json = {
-        "n_predict": engine.config.generation.max_new_tokens,
-        "seed": -1,
-        "temperature": 1.0,
-        "top_k": 0,
-    }
-    generation |= {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "stream": True, "stop": []}
+    most = engine.config.generation.max_new_tokens
+    generation: Json = {"n_predict": most, "seed": -1, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    generation |= {"presence_penalty": 0.0, "frequency_penalty": 0.0, "stream": True, "stop": []}
     generation |= {name: values[0] for name, values in NEUTRAL.items() if values}
     return {
         "default_generation_settings": _slot(service, 0, 0) | {"params": generation},
