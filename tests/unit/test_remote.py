@@ -383,29 +383,22 @@ def test_a_row_that_takes_too_long_is_an_error_and_ends_no_run(tmp_path: Path, s
     assert statuses_of(out) == [200, 504, 200]
 
 
-def test_a_server_that_fails_at_every_row_is_down_and_its_rows_stay_open(tmp_path: Path, shell: Shell) -> None:
-    place, out = write_plain(tmp_path, 30)
-    fails = says(reply({"error": {"message": "no"}}, "502 No", "retry-after: 0"))
+@pytest.mark.parametrize(
+    ("rows", "status", "said"), [(30, "502 No", "rows failed one after another"), (3, "503 No", "Loading model")]
+)
+def test_rows_stay_open_where_a_server_fails_at_each_or_is_not_there_yet(
+    rows: int, status: str, said: str, tmp_path: Path, shell: Shell
+) -> None:
+    """Five rows that met a server as it loaded its model were errors for good."""
+    place, out = write_plain(tmp_path, rows)
+    fails = says(reply({"error": {"message": "Loading model"}}, status, "retry-after: 0"))
     with Stub([WHOLE, fails]) as stub:
         words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
-        assert "rows failed one after another" in shell(words, 1).err
+        assert said in shell(words, 1).err
         assert statuses_of(out) == [200]
         stub.acts[0] = WHOLE
         shell(words, 0)
-    assert statuses_of(out) == [200] * 30
-
-
-def test_a_server_that_is_not_there_yet_answers_no_row(tmp_path: Path, shell: Shell) -> None:
-    """Five rows that met a server as it loaded its model were errors for good."""
-    place, out = write_plain(tmp_path, 3)
-    loads = says(reply({"error": {"message": "Loading model"}}, "503 No", "retry-after: 0"))
-    with Stub([WHOLE, loads]) as stub:
-        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
-        assert "Loading model" in shell(words, 1).err
-        assert statuses_of(out) == [200]
-        stub.acts[0] = WHOLE
-        shell(words, 0)
-    assert statuses_of(out) == [200] * 3
+    assert statuses_of(out) == [200] * rows
 
 
 @pytest.mark.parametrize("status", [401, 403])
