@@ -44,9 +44,8 @@ from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
 from redraft.tasks.extract import judge, schema_of
 from redraft.tasks.records import read_json
-from redraft.tasks.strings import scramble
+from redraft.tasks.strings import quoted, scramble
 from redraft.tasks.task import split_of
-from redraft.tasks.values import quoted
 from reliability import Guess, calibration_error, fitted, reliability
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ from redraft.tasks.locales import is_abroad, language_of, locales
 from redraft.tasks.sentences import common_roles, compose, domains, expand, roles, roles_of, shares, write
 from redraft.tasks.strings import FREE, scramble
 from redraft.tasks.task import split_of
-from redraft.tasks.values import KINDS, WORDS, draw, likeness, quoted
+from redraft.tasks.values import KINDS, WORDS, draw, likeness
 from redraft.tune.vocabulary import build_tokenizer
 
 PLAIN = ("extract", "extract-short", "extract-lists", "forms", "forms-long", "edit", "mend", "fill", "copy")
@@ -198,21 +198,21 @@ def test_dates_and_times_are_what_they_say() -> None:
     formats = ("%d %B %Y", "%B %d, %Y", "%d.%m.%Y", "%Y/%m/%d", "%d %b %Y", "%b %d, %Y", "%A, %d %B %Y", "%Y-%m-%d")
     read = 0
     for seed in range(400):
-        text, forms = draw_date(Random(seed), quoted)
+        drawn = draw_date(Random(seed))
         for form in formats:
             try:
-                meant: date = datetime.strptime(text, form).date()
+                meant: date = datetime.strptime(drawn.text, form).date()
             except ValueError:
                 continue
-            assert json.loads(forms["date"]) == meant.isoformat()
+            assert json.loads(drawn.forms["date"]) == meant.isoformat()
             read += 1
-        text, forms = draw_time(Random(seed), quoted)
+        drawn = draw_time(Random(seed))
         for form in ("%I:%M %p", "%I %p", "%I:%M%p", "%I%p"):
             try:
-                clock = datetime.strptime(text.replace(".", ""), form).time()
+                clock = datetime.strptime(drawn.text.replace(".", ""), form).time()
             except ValueError:
                 continue
-            assert json.loads(forms["time"]) == clock.strftime("%H:%M")
+            assert json.loads(drawn.forms["time"]) == clock.strftime("%H:%M")
             read += 1
     assert read > 300
 

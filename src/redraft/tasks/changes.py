@@ -21,8 +21,8 @@ from redraft.tasks.locales import is_abroad
 from redraft.tasks.records import read_json
 from redraft.tasks.repair import BREAKS
 from redraft.tasks.sentences import roles
+from redraft.tasks.strings import quoted
 from redraft.tasks.task import Example, Score, stream_seed
-from redraft.tasks.values import quoted
 
 Members = dict[str, str]
 """JSON of values by key."""

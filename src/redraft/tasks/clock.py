@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from calendar import day_name, month_name
-from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from random import Random
+
+from redraft.tasks.strings import Value, quoted, said
 
 _FIRST, _SPAN = date(1950, 1, 1), 31_000
 _HOURS = ["twelve", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
 
-def draw_date(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[str, str]]:
-    """A date's text, and its JSON as "string" and, where the text has day, month and year, as "date"."""
+def draw_date(rng: Random) -> Value:
+    """A date, as "string" and, where its text has day, month and year, as "date"."""
     recent = rng.random() < 0.7
     when = date(2019, 1, 1) + timedelta(rng.randrange(4000)) if recent else _FIRST + timedelta(rng.randrange(_SPAN))
     month, year, day = month_name[when.month], when.year, when.day
@@ -22,7 +23,7 @@ def draw_date(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[s
         text = rng.choice(
             (f"{day} {month}", f"{month} {day}", f"{month} {day}{ending}", f"{day}. {month}", f"{day}/{when.month}")
         )
-        return text, {"string": quoted(text)}
+        return said(text)
     text = rng.choice(
         (
             when.isoformat(),
@@ -38,11 +39,11 @@ def draw_date(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[s
             f"the {day}{ending} of {month} {year}",
         )
     )
-    return text, {"string": quoted(text), "date": quoted(when.isoformat())}
+    return Value(text, {"string": quoted(text), "date": quoted(when.isoformat())})
 
 
-def draw_time(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[str, str]]:
-    """A time of day's text, and its JSON as "string" and, where morning and afternoon are distinguished, as "time"."""
+def draw_time(rng: Random) -> Value:
+    """A time of day, as "string" and, where its text tells morning from afternoon, as "time"."""
     hour, minute = rng.randrange(24), rng.choice((0, 0, 15, 30, 45, 5 * rng.randrange(12), rng.randrange(60)))
     half, twelve = "am" if hour < 12 else "pm", hour % 12 or 12
     iso = f"{hour:02}:{minute:02}"
@@ -64,5 +65,5 @@ def draw_time(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[s
         text = rng.choice(
             (f"{twelve} o'clock", f"half past {_HOURS[hour % 12]}", f"a quarter past {_HOURS[hour % 12]}")
         )
-        return text, {"string": quoted(text)}
-    return text, {"string": quoted(text), "time": quoted(iso)}
+        return said(text)
+    return Value(text, {"string": quoted(text), "time": quoted(iso)})

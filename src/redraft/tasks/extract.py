@@ -32,8 +32,9 @@ from redraft.tasks.sentences import (
     shares,
     write,
 )
+from redraft.tasks.strings import Value, quoted
 from redraft.tasks.task import Example, Score, share, split_of, stream_seed
-from redraft.tasks.values import Value, draw, likeness, quoted
+from redraft.tasks.values import draw, likeness
 
 _SHORT = 45  # characters of an answer that fits a canvas of 32 nearly always
 

@@ -17,9 +17,9 @@ from redraft.prompts import Field
 from redraft.tasks.extract import join, judge, typed
 from redraft.tasks.records import read_json
 from redraft.tasks.sentences import common_roles, roles
-from redraft.tasks.strings import foreign, scramble, syllables
+from redraft.tasks.strings import Value, foreign, quoted, said, scramble, syllables
 from redraft.tasks.task import Example, Score, split_of, stream_seed
-from redraft.tasks.values import KINDS, Value, draw, quoted, said
+from redraft.tasks.values import KINDS, draw
 
 _LAYOUTS = (  # a line, and what stands between lines
     *(("{}: {}", "\n"), ("{}: {}", "\n"), ("{} = {}", "\n"), ("{}: {}", "; "), ("{}={}", ", "), ("{}: {}", ", ")),

@@ -7,7 +7,6 @@ are of both splits; what is made for English texts, too, is of one.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
@@ -15,11 +14,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from redraft.tasks.strings import listed, person, read, word, word_lists
+from redraft.tasks.strings import Value, listed, person, quoted, read, said, word, word_lists
 from redraft.tasks.task import split_of
-
-Forms = Mapping[str, str]
-"""The JSON of a value, by type."""
 
 LAST_FIRST = {"zh": "", "ja": "", "ko": "", "hu": " ", "vi": " "}
 """Languages whose last names come first, and what stands between."""
@@ -36,17 +32,17 @@ def locales() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(read("locales.toml"))
 
 
-def draw_abroad(kind: str, rng: Random, split: str) -> tuple[str, Forms]:
-    """A text of a kind of another language, and its JSON by type. Raises KeyError for an unknown kind."""
+def draw_abroad(kind: str, rng: Random, split: str) -> Value:
+    """A value of a kind of another language. Raises KeyError for an unknown kind."""
     what, _, language = kind.rpartition("_")
     if language in locales() and what in _SHARED and language not in OTHER_LETTERS and rng.random() < 0.2:
         while split_of(found := _SHARED[what](rng)) != split:
             pass
-        return _said(found)
+        return said(found)
     if what in _MADE and language in locales():
         return _MADE[what](rng, language)
     found = listed(rng, kind)
-    return _said(found.replace("{n}", str(rng.randint(1, rng.choice((9, 60, 200))))))
+    return said(found.replace("{n}", str(rng.randint(1, rng.choice((9, 60, 200))))))
 
 
 def is_abroad(kind: str) -> bool:
@@ -61,40 +57,32 @@ def language_of(domain: str) -> str:
     return end if end in locales() else ""
 
 
-def _said(text: str) -> tuple[str, Forms]:
-    return text, {"string": _json(text)}
-
-
-def _json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _number(rng: Random, language: str, most: int = 400) -> tuple[str, Forms]:
+def _number(rng: Random, language: str, most: int = 400) -> Value:
     low, high = COUNTS.get(language, (2, most))
     if rng.random() < 0.4:
         text, _, digits = listed(rng, f"count_{language}").rpartition(" ")
     else:
         text = digits = str(min(most, rng.randint(low, rng.choice((high, min(high, 20))))))
-    return text, {"integer": digits, "number": digits, "string": _json(text)}
+    return Value(text, {"integer": digits, "number": digits, "string": quoted(text)})
 
 
-def _few(rng: Random, language: str) -> tuple[str, Forms]:
+def _few(rng: Random, language: str) -> Value:
     while True:
-        text, forms = _number(rng, language, 12)
-        if int(forms["integer"]) <= 12:
-            return text, forms
+        found = _number(rng, language, 12)
+        if int(found.forms["integer"]) <= 12:
+            return found
 
 
-def _person(rng: Random, language: str) -> tuple[str, Forms]:
+def _person(rng: Random, language: str) -> Value:
     first, second = word_lists()[f"first_{language}"], word_lists()[f"last_{language}"]
     one, kind = rng.choice(first), rng.random()
     two = rng.choice(second[first.index(one) % 2 :: 2] if language in PAIRED else second)
     if language in LAST_FIRST:
-        return _said(two + LAST_FIRST[language] + one)
-    return _said(one if kind < 0.3 else f"{one} {two}")
+        return said(two + LAST_FIRST[language] + one)
+    return said(one if kind < 0.3 else f"{one} {two}")
 
 
-def _date(rng: Random, language: str) -> tuple[str, Forms]:
+def _date(rng: Random, language: str) -> Value:
     local = locales()[language]
     when = date(2019, 1, 1) + timedelta(rng.randrange(4000))
     if rng.random() < 0.2:
@@ -103,11 +91,11 @@ def _date(rng: Random, language: str) -> tuple[str, Forms]:
     day = "1er" if language == "fr" and when.day == 1 and "{month}" in form else str(when.day)
     weekday = word_lists()[f"weekday_{language}"][when.weekday()]
     parts = {"d": day, "m": when.month, "y": when.year, "month": month, "weekday": weekday}
-    text, forms = _said(form.format(dd=f"{when.day:02}", mm=f"{when.month:02}", **parts))
-    return text, {"date": _json(when.isoformat()), **forms} if "{y}" in form else forms
+    found = said(form.format(dd=f"{when.day:02}", mm=f"{when.month:02}", **parts))
+    return Value(found.text, {"date": quoted(when.isoformat()), **found.forms}) if "{y}" in form else found
 
 
-def _time(rng: Random, language: str) -> tuple[str, Forms]:
+def _time(rng: Random, language: str) -> Value:
     local = locales()[language]
     form = rng.choice(local["times"])
     hour = rng.randint(6, 23) if rng.random() < 0.9 else rng.randint(0, 5)
@@ -115,10 +103,10 @@ def _time(rng: Random, language: str) -> tuple[str, Forms]:
     minute = rng.choice((0, 15, 30, 30, 45, rng.randrange(60))) if "{MM}" in form else 0
     half = local["halves"][hour >= 12]
     text = form.format(H=hour, HH=f"{hour:02}", h=hour % 12 or 12, MM=f"{minute:02}", half=half)
-    return text, {"time": _json(f"{hour:02}:{minute:02}"), "string": _json(text)}
+    return Value(text, {"time": quoted(f"{hour:02}:{minute:02}"), "string": quoted(text)})
 
 
-def _price(rng: Random, language: str) -> tuple[str, Forms]:
+def _price(rng: Random, language: str) -> Value:
     local = locales()[language]
     (mark, group), step = local["marks"], local["step"]
     whole = rng.randint(1, 10 ** rng.randint(1, 4 if step < 1000 else 3)) * step
@@ -127,11 +115,11 @@ def _price(rng: Random, language: str) -> tuple[str, Forms]:
     if rng.random() < local["cents"]:
         cents = f"{rng.choice((50, 90, 95, 99, rng.randrange(100))):02}"
         text, number = text + mark + cents, f"{number}.{cents}"
-    text, forms = _said(rng.choice(local["money"]).replace("{}", text))
-    return text, {"number": number, **forms} | ({} if "." in number else {"integer": number})
+    found = said(rng.choice(local["money"]).replace("{}", text))
+    return Value(found.text, {"number": number, **found.forms} | ({} if "." in number else {"integer": number}))
 
 
-_MADE: Mapping[str, Callable[[Random, str], tuple[str, Forms]]] = {
+_MADE: Mapping[str, Callable[[Random, str], Value]] = {
     "count": _number,
     "small": _few,
     "person": _person,

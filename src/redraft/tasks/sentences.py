@@ -23,8 +23,8 @@ from random import Random
 
 from redraft.tasks.locales import is_abroad, language_of, locales
 from redraft.tasks.named import names_of, open_slots
-from redraft.tasks.strings import read
-from redraft.tasks.values import Value, draw, quoted
+from redraft.tasks.strings import Value, quoted, read
+from redraft.tasks.values import draw
 
 _OPTIONAL = re.compile(r"\[([^\[\]<>]*)\]")
 _CHOICE = re.compile(r"<([^<>\[\]{}]*(?:\{[^{}]*\}[^<>\[\]{}]*)*)>")

@@ -1,10 +1,12 @@
 """Strings of endless supply: listed words, words in the manner of several languages, random letters, and what people
-make of such: names, addresses, codes, titles, files.
+make of such: names, addresses, codes, titles, files. And what a value is: a text, and its JSON.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from random import Random
@@ -13,6 +15,24 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CAPITALS = LETTERS.upper()
 DIGITS = "0123456789"
 _SMALL_WORDS = frozenset(("of", "the", "and", "in", "a"))
+
+
+@dataclass(frozen=True)
+class Value:
+    """The text of a value, and its JSON by type: "string", "integer", "number", "date", "time", "boolean", "list"."""
+
+    text: str
+    forms: Mapping[str, str]
+
+
+def said(text: str) -> Value:
+    """A value that is what it says."""
+    return Value(text, {"string": quoted(text)})
+
+
+def quoted(text: str) -> str:
+    """A JSON string."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def read(name: str) -> str:

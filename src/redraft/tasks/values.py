@@ -6,35 +6,15 @@ copying it cannot be remembered.
 
 from __future__ import annotations
 
-import json
 from calendar import month_name
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import Random
 
 from redraft.numerals import spelled
 from redraft.tasks.clock import draw_date, draw_time
 from redraft.tasks.locales import draw_abroad, is_abroad
-from redraft.tasks.strings import CAPITALS, FREE, listed, person, pick, scramble, syllables, thing, word
+from redraft.tasks.strings import CAPITALS, FREE, Value, listed, pick, quoted, said, scramble, syllables, word
 from redraft.tasks.task import split_of
-
-
-@dataclass(frozen=True)
-class Value:
-    """The text of a value, and its JSON by type: "string", "integer", "number", "date", "time", "boolean", "list"."""
-
-    text: str
-    forms: Mapping[str, str]
-
-
-def said(text: str) -> Value:
-    """A value that is what it says."""
-    return Value(text, {"string": quoted(text)})
-
-
-def quoted(text: str) -> str:
-    """A JSON string."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def draw(kind: str, rng: Random, split: str) -> Value:
@@ -46,7 +26,7 @@ def draw(kind: str, rng: Random, split: str) -> Value:
         low, _, high = kind.partition(":")[2].partition("-")
         return _integer(rng.randint(int(low), int(high)))
     if is_abroad(kind):
-        return Value(*draw_abroad(kind, rng, split))
+        return draw_abroad(kind, rng, split)
     while True:
         found = word(rng, kind, WORDS[kind]) if kind in WORDS else FREE[kind](rng)
         if rng.random() < 0.06:
@@ -194,15 +174,15 @@ _FEW: dict[str, Callable[[Random], Value]] = {
     "airport": lambda rng: said(pick(rng, CAPITALS, 3)),
     "house": lambda rng: said(f"{rng.randint(1, 10 ** rng.randint(1, 3))}{rng.choice(('', '', '', 'a', 'b', 'B'))}"),
     "duration": _span,
-    "date": lambda rng: Value(*draw_date(rng, quoted)),
-    "time": lambda rng: Value(*draw_time(rng, quoted)),
+    "date": draw_date,
+    "time": draw_time,
     "weekday": lambda rng: said(listed(rng, "weekday")),
     "color": lambda rng: said(word(rng, "color", 0.15)),
     "size": lambda rng: said(listed(rng, "size")),
     "gate": lambda rng: said(f"{rng.choice(CAPITALS[:8])}{rng.randint(1, 60)}"),
     "seat": lambda rng: said(f"{rng.randint(1, 45)}{rng.choice(CAPITALS[:11])}"),
-    "list": lambda rng: _several(rng, lambda one: thing(one, "goods")),
-    "names": lambda rng: _several(rng, person),
+    "list": lambda rng: _several(rng, FREE["goods"]),
+    "names": lambda rng: _several(rng, FREE["person"]),
 }
 """Kinds whose values are too few to hold some out, or are not copied as they are."""
 
