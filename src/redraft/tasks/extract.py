@@ -190,32 +190,9 @@ _CODES = ("code", "flight", "train", "plate", "hex", "postcode", "phone", "house
 _MONEY = ("price", "sum", "fortune")
 _UNITS = ("weight", "temp", "celsius", "percent", "pressure", "speed", "length", "power", "memory")
 _NAMED = ("person", "company", "petname", "name", "username", "title", "team", "program", "machine", "thing", "file")
-_WHATS: tuple[str, ...] = (
-    "goods",
-    "thing",
-    "list",
-    "dish",
-    "topic",
-    "issue",
-    "error",
-    "title",
-    "quote",
-    "device",
-    "damage",
-    "machine",
-)
-_WHATS += (
-    "substance",
-    "program",
-    "reason",
-    "purpose",
-    "home",
-    "law",
-    "event",
-    "stuff",
-    "food",
-    "drink",
-    "lost",
+_WHATS = (
+    *("goods", "thing", "list", "dish", "topic", "issue", "error", "title", "quote", "device", "damage", "machine"),
+    *("substance", "program", "reason", "purpose", "home", "law", "event", "stuff", "food", "drink", "lost"),
     "ingredient",
 )
 _GENERAL = (
@@ -276,14 +253,11 @@ def _choices(role: str, value: Value | None, rng: Random) -> str | None:
     return "|".join(rng.sample(list(found), len(found)))
 
 
-_KINDS = {"count": "integer", "bignum": "integer", "price": "number", "date": "date", "time": "time", "list": "list"}
-_KINDS |= {
-    "boolean": "boolean",
+_KINDS = {
+    **dict.fromkeys(("count", "bignum", "year"), "integer"),
+    **dict.fromkeys(("price", "weight", "temp", "celsius"), "number"),
+    **{kind: kind for kind in ("date", "time", "list", "boolean")},
     "names": "list",
-    "weight": "number",
-    "temp": "number",
-    "celsius": "number",
-    "year": "integer",
 }
 
 
