@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
@@ -167,18 +168,13 @@ class Document:
                 self.checked = True
                 return {"type": ["object", "boolean"]}
             raise ConstraintError(f"$ref {name!r} leads out of the document; put what it names under $defs")
-        if fragment and not fragment.startswith("/"):
-            if f"{resource}#{fragment}" not in self.named:
-                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
-            return self.named[f"{resource}#{fragment}"]
-        found = self.named[resource]
-        for step in fragment.split("/")[1:]:
-            found = at_step(found, step)
-            if found is None:
-                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
-        if isinstance(found, dict) and id(found) in self.bases:
-            return found
-        self._read(found, resource, tuple(fragment.split("/")[1:]))  # it may stand where no schema has to
+        steps = fragment.split("/")[1:]
+        is_anchor = fragment and not fragment.startswith("/")
+        found = self.named.get(f"{resource}#{fragment}") if is_anchor else reduce(at_step, steps, self.named[resource])
+        if found is None:
+            raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
+        if not isinstance(found, dict) or id(found) not in self.bases:
+            self._read(found, resource, tuple(steps))  # it may stand where no schema has to
         return found
 
 
