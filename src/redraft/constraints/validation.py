@@ -240,12 +240,12 @@ async def judged(work: Callable[[*Given], T], *given: *Given) -> T:
     context.run(GONE.set, left)
     with _POOLS.of(CALLER.get()) as pool:
         try:
-            try:
-                judging = asyncio.get_running_loop().run_in_executor(
-                    pool, lambda: context.run(lambda: awaited(work, *given))
-                )
-            except RuntimeError:  # the program ends, and no thread can be begun
-                return awaited(work, *given)
+            judging = asyncio.get_running_loop().run_in_executor(
+                pool, lambda: context.run(lambda: awaited(work, *given))
+            )
+        except RuntimeError:  # the program ends, and no thread can be begun
+            return awaited(work, *given)
+        else:
             return await judging
         finally:
             left.set()
