@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import torch
 
-from redraft.constraints.compile.automaton import NOWHERE
 from redraft.constraints.condition.projection import OnceProjection, Projected
 from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
@@ -34,8 +33,7 @@ class SpanLanguage(Language):
 
     def holds(self, tokens: Sequence[int]) -> bool:
         """Whether the first tokens of an answer are a text of the language."""
-        state = self.automaton.after(0, tokens[: self.width])
-        return state != NOWHERE and bool(self.automaton.accepts[state])
+        return super().holds(tokens[: self.width])
 
 
 @dataclass(frozen=True)
