@@ -28,8 +28,7 @@ def _disjoint(document: Document, a: Any, b: Any, depth: int) -> bool:
     if not isinstance(a, dict) or not isinstance(b, dict) or depth == 0:
         return False
     for one, other in ((a, b), (b, a)):
-        parts = [*one.get("allOf", [])]
-        if any(_disjoint(document, part, other, depth - 1) for part in parts):
+        if any(_disjoint(document, part, other, depth - 1) for part in one.get("allOf", [])):
             return True
         for word in ("anyOf", "oneOf"):
             if word in one and all(_disjoint(document, part, other, depth - 1) for part in one[word]):

@@ -75,10 +75,8 @@ def _deepest(rules: Mapping[str, Node], depth: int, limits: CompileLimits) -> Df
     builder = Builder(limits)
     try:
         return builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
-    except TimeLimitError:
-        raise
-    except OutOfReachError:
-        if not depth:
+    except OutOfReachError as error:
+        if not depth or isinstance(error, TimeLimitError):
             raise
         return _deepest(rules, depth // 2, limits)
 
