@@ -22,7 +22,7 @@ def span_of(text: str, path: Sequence[str | int]) -> Span:
     """Where the value at a path of a JSON text stands, white space and a code block around it not counted."""
     start = _skip(text, _opened(text))
     for step in path:
-        start = _inside(text, start, step)
+        start = {key: at for key, _, at in _members(text, start)}.get(step, start)  # of a key given twice, the last
     return start, _DECODER.raw_decode(text, start)[1]
 
 
@@ -56,11 +56,6 @@ def path_in(value: Any, steps: Sequence[str | int]) -> list[str | int] | None:
         if (found := path_in(value[step], rest)) is not None:
             return [step, *found]
     return None
-
-
-def _inside(text: str, start: int, step: str | int) -> int:
-    """Where a member of the object or list at `start` begins; of a key given twice, the last."""
-    return {key: at for key, _, at in _members(text, start)}.get(step, start)
 
 
 def repeated(text: str, start: int) -> Span | None:
