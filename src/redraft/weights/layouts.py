@@ -88,10 +88,9 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
     found: dict[str, Format | None] = {}
     unread: list[str] = []
     for slot in wanted:
-        if slot.stored in tensors and tensors[slot.stored].dtype in FLOATS:
-            whole.append(slot)
-            continue
-        parts = [matrix for matrix in matrices(slot) if _is_there(tensors, matrix.prefix)]
+        is_plain = slot.stored in tensors and tensors[slot.stored].dtype in FLOATS
+        every = () if is_plain else matrices(slot)
+        parts = [matrix for matrix in every if _is_there(tensors, matrix.prefix)]
         if not parts:
             whole.append(slot)
             continue
@@ -105,8 +104,8 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
             pieces += _pieces(tensors, matrix, form, style)
             trivial += _trivial(tensors, matrix, form, style)
             unread += [name for end in _UNREAD if (name := f"{matrix.prefix}.{end}") in tensors]
-        if len(parts) < len(matrices(slot)):
-            lacking = next(one.prefix for one in matrices(slot) if not _is_there(tensors, one.prefix))
+        if len(parts) < len(every):
+            lacking = next(one.prefix for one in every if not _is_there(tensors, one.prefix))
             raise WeightsError(f"the checkpoint lacks {lacking}, but has other parts of that matrix; fetch it again")
     mixed = {slot.target for slot in whole} & found.keys()
     if mixed:
@@ -163,10 +162,7 @@ def convert(piece: StoredPiece, tensor: Tensor) -> Tensor:
 
 def check_plain(stored: Stored, wanted: tuple[int, ...], remedy: str = "") -> None:
     """Raise WeightsError for a plain tensor of another shape, or stored as no plain numbers."""
-    if stored.shape != wanted:
-        raise WeightsError(
-            f"{stored.file}: {stored.name} has shape {list(stored.shape)}; config.json makes it {list(wanted)}"
-        )
+    _check_shape(stored, wanted)
     if stored.dtype not in FLOATS:
         raise WeightsError(
             f"{stored.file}: {stored.name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}{remedy}"
@@ -259,11 +255,10 @@ def _with_type(form: Format, scale: Stored) -> Format:
     return replace(form, scale_dtype=types[scale.dtype])
 
 
-def _check_shape(stored: Stored, wanted: tuple[int, ...], how: str) -> None:
+def _check_shape(stored: Stored, wanted: tuple[int, ...], how: str = "") -> None:
     if stored.shape != wanted:
-        raise WeightsError(
-            f"{stored.file}: {stored.name} has shape {list(stored.shape)}; config.json makes it {list(wanted)} ({how})"
-        )
+        said = f"{list(wanted)} ({how})" if how else list(wanted)
+        raise WeightsError(f"{stored.file}: {stored.name} has shape {list(stored.shape)}; config.json makes it {said}")
 
 
 def _header(tensors: Mapping[str, Stored], name: str, beside: Stored) -> Stored:
