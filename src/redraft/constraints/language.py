@@ -316,7 +316,7 @@ def _guided(source: Source, error: OutOfReachError) -> Entry:
     grammar = grammar_of(closed(schema), spaces=bool(source.options[1]))
     if grammar is None:
         raise error
-    ignored = tuple(map(str, Document(schema).ignored))
+    ignored = tuple(Document(schema).ignored)
     lasting, hints = not isinstance(error, TimeLimitError), tuple[str, ...]()
     try:
         hints = hints_of(schema)

@@ -29,26 +29,16 @@ MOST_IGNORED = 100
 """Entries of a list of ignored keywords."""
 
 
-@dataclass(frozen=True)
-class Ignored:
-    """A keyword that is ignored: where, as a JSON pointer, and the keyword that may have been meant."""
-
-    pointer: str
-    meant: str | None = None
-
-    def __str__(self) -> str:
-        return self.pointer + (f" ({self.meant}?)" if self.meant else "")
-
-
 @dataclass
 class Document:
-    """A schema with its draft, what in it is ignored or left to a validator, and the names that references use."""
+    """A schema with its draft, what in it is ignored or left to a validator, and the names that references use. What is
+    ignored is a JSON pointer, behind some the keyword that may have been meant."""
 
     root: Any
     draft: SchemaDraft = field(init=False)
     is_newest: bool = field(init=False)
     checked: bool = field(default=False, init=False)
-    ignored: list[Ignored] = field(default_factory=list, init=False)
+    ignored: list[str] = field(default_factory=list, init=False)
     bases: dict[int, str] = field(default_factory=dict, init=False)
     named: dict[str, Any] = field(default_factory=dict, init=False)
     targets: dict[str, Any] = field(default_factory=dict, init=False)
@@ -145,7 +135,7 @@ class Document:
 
     def _ignore(self, path: tuple[str | int, ...], meant: str | None) -> None:
         if len(self.ignored) < MOST_IGNORED:
-            self.ignored.append(Ignored(pointer_of(path), meant))
+            self.ignored.append(pointer_of(path) + (f" ({meant}?)" if meant else ""))
 
     def target(self, name: Any, source: dict[str, Any]) -> tuple[str, Any]:
         """The full name of what a reference in `source` names, and the schema there.

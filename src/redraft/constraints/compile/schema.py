@@ -87,7 +87,7 @@ def compile_schema(
     if whole.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     check_readable(schema)  # also what the language has no need of must be readable by the validator
-    return Compiled(whole, document.checked or resolver.inexact, tuple(map(str, document.ignored)))
+    return Compiled(whole, document.checked or resolver.inexact, tuple(document.ignored))
 
 
 def _deepest(document: Document, depth: int, compiler: Callable[[Resolver], _Compiler]) -> tuple[Resolver, Dfa]:
