@@ -25,7 +25,6 @@ from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
 from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, fitting_plans, num_bytes
-from redraft.weights.vision import vision_bytes
 
 GIGABYTE = 1e9
 STEP_LOGITS = 7.0
@@ -89,18 +88,10 @@ class Room:
 
 
 def footprint(
-    config: ModelConfig,
-    dtype: torch.dtype,
-    packed: Formats,
-    placement: Placement = Placement.DEVICE,
-    *,
-    images: bool = False,
+    config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = Placement.DEVICE
 ) -> Footprint:
-    """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits.
-
-    With `images` the vision tower is included, which is loaded with the first image.
-    """
-    weights: dict[str, int] = {"vision tower": vision_bytes(config, dtype)} if images else {}
+    """Count a network but its vision tower. A vocabulary of LONG or more is read as a stream, which keeps no logits."""
+    weights: dict[str, int] = {}
     for slot in slots(config):
         words = slot.target.split(".")
         part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
