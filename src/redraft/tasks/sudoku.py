@@ -90,7 +90,7 @@ class Sudoku:
         return Score(exact=answer == example.answer, parts=parts)
 
     def _small(self, split: str, rng: np.random.Generator) -> Iterator[Example]:
-        every, (low, high) = _grids(self.size), self.givens_range
+        (every, words), (low, high) = _grids(self.size), self.givens_range
         while True:
             # The number of givens is fixed before the search: drawing it anew after a failure would favour full grids.
             wanted = rng.integers(low, high + 1, _CHUNK)
@@ -100,7 +100,7 @@ class Sudoku:
                 solutions = every[rng.integers(len(every), size=len(missing))]
                 order = rng.random(solutions.shape).argsort(axis=1)
                 puzzles = np.where(order < wanted[missing, None], solutions, 0).astype(np.uint8)
-                for at in np.flatnonzero(_are_unique(puzzles, self.size)):
+                for at in np.flatnonzero(_are_unique(puzzles, words, self.size)):
                     puzzle = _write(puzzles[at], self.size)
                     if split_of(puzzle) == split:
                         found[missing[at]] = _example(puzzles[at], solutions[at], self.size)
@@ -162,10 +162,10 @@ def _example(puzzle: grids.Grid, solution: grids.Grid, size: int) -> Example:
 
 
 @cache
-def _grids(size: int) -> NDArray[np.uint8]:
-    """Every legal grid, one a row of size*size digits, in lexical order."""
-    every = grids.solve([0] * size**2, size, limit=1000).solutions
-    return np.array(sorted(every), dtype=np.uint8)
+def _grids(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """Every legal grid, one a row of size*size digits, in lexical order; and as words."""
+    every = np.array(sorted(grids.solve([0] * size**2, size, limit=1000).solutions), dtype=np.uint8)
+    return every, _words(every, size)
 
 
 def _words(cells: NDArray[np.uint8], size: int) -> NDArray[np.uint64]:
@@ -175,15 +175,10 @@ def _words(cells: NDArray[np.uint8], size: int) -> NDArray[np.uint64]:
     return np.asarray(bits.sum(axis=1, dtype=np.uint64))  # a sum of disjoint bits is their union
 
 
-@cache
-def _grid_words(size: int) -> NDArray[np.uint64]:
-    return _words(_grids(size), size)
-
-
-def _are_unique(puzzles: NDArray[np.uint8], size: int) -> NDArray[np.bool_]:
-    """Which puzzles exactly one grid completes."""
+def _are_unique(puzzles: NDArray[np.uint8], every: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
+    """Which puzzles exactly one grid completes, of `every` grid's words."""
     words = _words(puzzles, size)[:, None]
-    completes = (_grid_words(size) & words) == words
+    completes = (every & words) == words
     return np.asarray(completes.sum(axis=1) == 1)
 
 
