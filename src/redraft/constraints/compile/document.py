@@ -94,16 +94,12 @@ class Document:
 
     def _survey(self, node: dict[str, Any], path: tuple[str | int, ...]) -> None:
         """Note what is ignored in one schema, and whether some of it is left to a validator."""
+        is_only_ref = self.draft.only_refs and "$ref" in node
         for name in node:
             if name == "discriminator" and discriminator(node) is not None:
                 continue
-            if not self.draft.defines(name) or (
-                self.draft.only_refs
-                and "$ref" in node
-                and name in CARE
-                and name not in ("$ref", "definitions", "$id", "id")
-                and CARE[name] is not Care.NOTED
-            ):
+            unread = is_only_ref and name not in ("$ref", "definitions") and CARE.get(name) is not Care.NOTED
+            if unread or not self.draft.defines(name):
                 self._ignore((*path, name), near_miss(name, self.draft.year))
             else:
                 self.checked |= CARE[name] is Care.CHECKED
