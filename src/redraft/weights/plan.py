@@ -141,13 +141,11 @@ def make_room(model: DiffusionGemma, wanted: Formats) -> DiffusionGemma:
         model.embed = PackedTable(form, tuple(model.embed.weight.shape))  # type: ignore[assignment]  # read as model.table
     for i, layer in enumerate(model.layers):
         assert isinstance(layer, Layer)
-        for owner, name in ((layer.attention, "qkv"), (layer.attention, "out"), *((layer.mlp, n) for n in _MLP)):
-            part = "attention" if owner is layer.attention else "mlp"
-            form = wanted.get(f"layers.{i}.{part}.{name}.weight")
-            if form is not None:
-                setattr(
-                    owner, name, PackedLinear(form, tuple(getattr(owner, name).weight.shape), model.kernels.product)
-                )
+        for part, name in (("attention", "qkv"), ("attention", "out"), ("mlp", "gate_up"), ("mlp", "down")):
+            if (form := wanted.get(f"layers.{i}.{part}.{name}.weight")) is not None:
+                owner = getattr(layer, part)
+                shape = tuple(getattr(owner, name).weight.shape)
+                setattr(owner, name, PackedLinear(form, shape, model.kernels.product))
         both = [wanted.get(f"layers.{i}.experts.{name}") for name in ("gate_up", "down")]
         if both[0] is not None and both[1] is not None:
             shapes = tuple(layer.experts.gate_up.shape), tuple(layer.experts.down.shape)
@@ -171,6 +169,3 @@ def plain_tensors(model: DiffusionGemma) -> dict[str, Tensor]:
     """Every tensor of a model that belongs to no packed matrix, by name."""
     inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, PackedMatrix))
     return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(inside)}
-
-
-_MLP = ("gate_up", "down")
