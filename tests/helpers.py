@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import is_dataclass
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +350,19 @@ def opened(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, dra
     made = CanvasSequence(request=request, drafts=drafts)
     made.open(model, noise)
     return made
+
+
+def completions(puzzle: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+    """Every grid that completes a Sudoku, cell after cell: no propagation, nothing shared with ours."""
+    if 0 not in puzzle:
+        yield tuple(puzzle)
+        return
+    at, (high, wide) = puzzle.index(0), {4: (2, 2), 6: (2, 3)}[size]
+    row, column = divmod(at, size)
+    near = {
+        puzzle[r * size + c]
+        for r, c in product(range(size), repeat=2)
+        if r == row or c == column or (r // high, c // wide) == (row // high, column // wide)
+    }
+    for digit in {*range(1, size + 1)} - near:
+        yield from completions([*puzzle[:at], digit, *puzzle[at + 1 :]], size)
