@@ -22,6 +22,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -51,7 +52,7 @@ _UNCLOSED = re.compile(
     rf"\{{\{{\s*+{_NAME}\s*+(?::(?:(?!\}}\}}|\{{\{{\s*+[^\W\d]).)*+)?+(?:\{{\{{\s*+[^\W\d]|\Z)", re.DOTALL
 )
 _KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
-_RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
+_RANGE = re.compile(r"(-?[0-9.]*?)\.\.(-?[0-9.]*)")
 
 
 @dataclass(frozen=True)
@@ -233,14 +234,11 @@ def _dfa(kind: str, verbatim: str) -> Dfa:
 def _range(kind: str, inside: str | None) -> tuple[Decimal | None, Decimal | None]:
     if not inside:
         return None, None
-    match = _RANGE.fullmatch(inside.strip())
-    try:
-        low, high = (Decimal(end) if end else None for end in (match["low"], match["high"])) if match else (None, None)
-    except InvalidOperation:
-        match = None
-    if not match:
-        raise ConstraintError(f"{kind!r} has no range; write it as (1..20), (..20) or (1..)")
-    return low, high
+    if match := _RANGE.fullmatch(inside.strip()):
+        with suppress(InvalidOperation):
+            low, high = (Decimal(end) if end else None for end in match.groups())
+            return low, high
+    raise ConstraintError(f"{kind!r} has no range; write it as (1..20), (..20) or (1..)")
 
 
 def _counted(word: str, low: Decimal | None, high: Decimal | None) -> Dfa:
