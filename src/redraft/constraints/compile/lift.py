@@ -304,9 +304,8 @@ def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Longs, ends: frozenset[int], 
     dst = [maps.dst[number] for number in used]
     cls = [np.repeat(np.arange(len(used), dtype=np.int32), sizes)]
     end, final = len(dfa), np.flatnonzero(dfa.accepts).astype(np.int32)
-    special = sorted(ends | tail)
     for label, kinds in ((len(used), ends), (len(used) + 1, tail - ends)):
-        class_of[[token for token in special if token in kinds]] = label
+        class_of[sorted(kinds)] = label
         sources = np.append(final, end) if label == len(used) else np.array([end])
         src.append(sources.astype(np.int32))
         dst.append(np.full(len(sources), end, np.int32))
