@@ -30,7 +30,7 @@ _NO_CODE = frozenset(("encodings", "pydoc_data", "idlelib", "ensurepip", "__pyca
 _NOT_OURS = frozenset(("site-packages", "dist-packages"))
 _MOST_CHARS, _PREFIX, _SUFFIX = 32, 200, 160  # characters of a gap, before it, behind it
 _LONGEST_LINE = 100
-_PIECE = re.compile(r"\w+|\s+|[^\w\s]")
+_PIECE = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class InfillPython:
 
 def _gap(line: str, rng: Random) -> tuple[int, int] | None:
     """Where a gap in a line starts and ends; None for a line that has no good one."""
-    cuts = [m.start() for m in _PIECE.finditer(line) if not m.group().isspace()]
-    ends = [m.end() for m in _PIECE.finditer(line) if not m.group().isspace()]
+    cuts = [match.start() for match in _PIECE.finditer(line)]
+    ends = [match.end() for match in _PIECE.finditer(line)]
     if len(cuts) < 3 or len(line) > _LONGEST_LINE:
         return None
     kind = rng.random()
