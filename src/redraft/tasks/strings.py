@@ -215,12 +215,8 @@ def file(rng: Random) -> str:
 
 def phone(rng: Random) -> str:
     """A telephone's number."""
-
-    def digits(match: str) -> str:
-        return "".join(rng.choice(DIGITS) if char == "0" else char for char in match)
-
     forms = ("+00 000 0000000", "000-0000", "(000) 000-0000", "0000 00000", "000-000-0000", "+0 00 0000", "00000 0000")
-    return digits(rng.choice(forms))
+    return "".join(rng.choice(DIGITS) if char == "0" else char for char in rng.choice(forms))
 
 
 def host(rng: Random) -> str:
