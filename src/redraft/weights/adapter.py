@@ -64,9 +64,8 @@ def part_of(slot: Slot) -> str | None:
     name = slot.target
     if name.startswith("self_conditioning.mlp."):
         return "self_conditioning"
-    if not name.startswith("layers.") or len(slot.shape) < 2 or ".router." in name:
-        return None
-    return {"attention": "attention", "mlp": "mlp", "experts": "experts"}.get(name.split(".")[2])
+    part = name.split(".")[2] if name.startswith("layers.") and len(slot.shape) > 1 else ""
+    return part if part in PARTS else None
 
 
 def write_adapter(found: Mapping[str, Low], folder: Path, *, alpha: float, base: str) -> None:
