@@ -66,18 +66,11 @@ def _value(rng: Random) -> object:
 
 
 def _drop(text: str, sought: str, rng: Random) -> str:
-    """Without one of the characters that are in `sought`."""
-    places = [i for i, char in enumerate(text) if char in sought]
+    """Without the first character of one of the places where `sought` stands."""
+    places = [i for i in range(len(text)) if text.startswith(sought, i)]
     if not places:
         return text
     at = rng.choice(places)
-    return text[:at] + text[at + 1 :]
-
-
-def _no_comma(text: str, rng: Random) -> str:
-    """Without a comma between members; between numbers of a list the way back would be a guess."""
-    places = [i for i, char in enumerate(text) if text[i : i + 2] == ',"']
-    at = rng.choice(places) if places else len(text)
     return text[:at] + text[at + 1 :]
 
 
@@ -98,7 +91,7 @@ def _bare_key(text: str, rng: Random) -> str:
 BREAKS: tuple[Callable[[str, Random], str], ...] = (
     lambda text, rng: _drop(text, '"', rng),
     lambda text, rng: _drop(text, ":", rng),
-    _no_comma,
+    lambda text, rng: _drop(text, ',"', rng),  # between numbers of a list the way back would be a guess
     lambda text, _: text[:-1] if text[-1:] in "]}" else text,
     lambda text, _: text.replace('"', "'"),
     _comma_at_end,
