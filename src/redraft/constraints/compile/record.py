@@ -52,11 +52,9 @@ class ObjectPairs:
         build, end, count = self.build, self.build.state(), len(self.required)
         # From `enough` on no declared pair has to follow.
         enough = max((i + 1 for i, needed in enumerate(self.required) if needed), default=0)
-        for number, level in enumerate(self.levels):
-            if number == 0:
-                if low == 0 and enough == 0:
-                    build.link(level.into[0], end)
-                continue
+        if low == enough == 0:
+            build.link(self.levels[0].into[0], end)
+        for number, level in enumerate(self.levels[1:], 1):
             for i in range(count + 1):
                 if i >= enough and number >= low:
                     build.link(level.behind[i], end)
