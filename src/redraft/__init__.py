@@ -1,10 +1,12 @@
 """redraft: run, measure and train block-diffusion language models of the DiffusionGemma family.
 
-Importing this package is cheap; torch is imported when it is first needed.
+Importing this package is cheap; torch is imported when it is first needed, with `GOMP_SPINCOUNT` set to 2000 in the
+environment unless it says otherwise.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import redraft.forks  # noqa: F401  what it registers is all there is to it
@@ -25,6 +27,11 @@ from redraft.errors import (
     WeightsError,
 )
 from redraft.version import __version__
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # Where other programs run too, a thread that spins for long at each barrier keeps the core from the one that it
+    # waits for, and a step takes 5 to 50 times as long (docs/log.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Options, Request

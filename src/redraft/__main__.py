@@ -19,10 +19,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
     if sys.stderr is None:  # `print` would take standard output for it
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # as long as the program
-    if "OMP_WAIT_POLICY" not in os.environ:
-        # For torch, which is not imported yet: where other programs run too, threads that spin for long at each
-        # barrier keep the core from the one that they wait for, and a step takes 5 to 50 times as long (docs/log.md).
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     if why := _unfit():
         print(f"redraft: {why}", file=sys.stderr)
         return 2

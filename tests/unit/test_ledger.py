@@ -264,7 +264,10 @@ def test_inspect_prints_the_ledger_of_a_model_that_is_not_loaded(shell: Shell) -
     each = Prefix(released.layers, room=8192, dtype=torch.bfloat16, device="meta").num_bytes
     assert found["bytes"]["sequences"] == 4 * each
     assert found["bytes"]["weights"] == footprint(released, torch.bfloat16, formats(released, PLANS["int4"])).fixed
-    assert "GB are left for prefixes" in found["verdict"]
+    assert "GB are left" in found["verdict"]
+    assert found["bytes"]["graphs"] > 0
+    on_cpu = json.loads(shell([*asked, "--device", "cpu", "--dtype", "bfloat16"]).out)["ledger"]
+    assert "graphs" not in on_cpu["bytes"]
     out = shell(["inspect", shape, "--memory", "17", "--plan", "int4", "--constrained"]).out
     assert "ledger: 1 constrained requests of 8,192 tokens, in 17 GB" in out
     assert "short" in out

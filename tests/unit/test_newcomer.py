@@ -132,6 +132,16 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == printed
 
 
+@pytest.mark.parametrize(("text", "printed"), [('{"a":"x","qty":2}', False), ("port: 80", True)])
+def test_lines_that_are_no_record_are_said_to_be_beyond_nano(
+    text: str, printed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
+) -> None:
+    monkeypatch.setattr(common, "at_a_terminal", lambda: True)
+    (tmp_path / "a").write_text(f"{text}\n")
+    said = shell(["edit", f"{tmp_path / 'a'}:1", "--seed", "1", "--instruction", "Set qty to 5.", "--threads", "1"]).err
+    assert (common.BOUNDS["nano"] in said) == printed
+
+
 @pytest.mark.parametrize(
     ("pointers", "found"),
     [([], []), (["/tags/1", "/age"], ["age", "tags"]), ([""], [])],  # the last of an answer that is no record

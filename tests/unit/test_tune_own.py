@@ -127,6 +127,9 @@ def test_tune_says_what_was_forgotten_and_how_to_keep_it(
     said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]).err
     assert "forgotten: records, 0% right where nano-sudoku has" in said
     assert re.search(r"\[data\] tasks = \{ (records|repair) = 0.1, (records|repair) = 0.1 \}", said)
+    monkeypatch.setattr("redraft.measure.forgotten.forgotten", Mock(side_effect=KeyboardInterrupt))
+    said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "other")]).err
+    assert f"what was forgotten is not counted; {tmp_path / 'other'} is complete" in said
 
 
 def test_a_strangers_file_in_the_records_place_is_found_before_the_first_step(tmp_path: Path, shell: Shell) -> None:

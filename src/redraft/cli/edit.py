@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     constraint = gap_constraint(arguments)
-    say_bounds(arguments, None if arguments.instruction is None else "Edit:")
+    start, end = source.spans[0]
+    is_record = source.data[start:end].startswith(b"{") and b"\n" not in source.data[start:end]
+    say_bounds(arguments, "Edit:" if arguments.instruction is not None and is_record else None)
     engine = load_engine(arguments)
     with traced(engine, arguments, "edit") as engine:
         done = engine.edit(

@@ -103,7 +103,7 @@ def _ledger(arguments: argparse.Namespace, folder: Path, model: ModelConfig, siz
     auto = arguments.dtype == "auto" and not stored
     dtype = dtype_of("bfloat16" if auto else arguments.dtype, folder, model, device)
     memory = free_memory(device) if size is None else int(size * 1e9)
-    graphs = device.type == "cuda" or size is not None
+    graphs = device.type == "cuda" or (size is not None and arguments.device == "auto")  # a card that is elsewhere
     context = min(model.max_positions, 8192 if arguments.context is None else arguments.context)
     requests = (arguments.batch or 1, context, arguments.constrained)
     return book(model, dtype, packed, memory, requests, graphs=graphs)

@@ -107,7 +107,9 @@ def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
         return forgotten(recipe.start, load(recipe.start), load(out), trained, progress=progress)
     except RedraftError as error:  # the run itself is finished
         note(f"what was forgotten could not be counted: {error}")
-        return []
+    except KeyboardInterrupt:
+        note(f"what was forgotten is not counted; {out} is complete")
+    return []
 
 
 class Progress:

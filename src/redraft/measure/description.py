@@ -83,7 +83,7 @@ def book(
     if memory is not None:
         left = memory - total
         short = f": {-left / GIGABYTE:.4g} GB short"
-        verdict += f"; {left / GIGABYTE:.4g} GB are left for prefixes" if left >= 0 else short
+        verdict += f"; {left / GIGABYTE:.4g} GB are left" if left >= 0 else short
         most = ledger.longest(max(0, memory - ledger.fixed - demand.reading))
         verdict += f"; one request fits with {min(most, config.max_positions):,} tokens"
     kind = f"{requests[0]} constrained requests" if requests[2] else f"{requests[0]} requests"
