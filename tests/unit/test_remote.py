@@ -353,14 +353,16 @@ def write_plain(tmp_path: Path, rows: int, more: str = "") -> tuple[Path, Path]:
     return place, tmp_path / "out.jsonl"
 
 
-@pytest.mark.parametrize("body", [{"error": {"message": "overloaded"}}, {"choices": []}, {}])
-def test_an_answer_without_choices_is_an_error_of_its_row(body: dict[str, Any], tmp_path: Path, shell: Shell) -> None:
+@pytest.mark.parametrize(("body", "status"), [({"error": "overloaded"}, 502), ({"choices": []}, 500), ({}, 500)])
+def test_an_answer_without_choices_is_an_error_of_its_row(
+    body: dict[str, Any], status: int, tmp_path: Path, shell: Shell
+) -> None:
     """As gateways say that they are overloaded; a run that went on kept it."""
     place, out = write_plain(tmp_path, 3)
     with Stub([WHOLE, says(reply(body)), WHOLE]) as stub:
         shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
-    assert statuses_of(out) == [200, 502, 200]
-    assert "answered 200 and no choices" in out.read_text().splitlines()[1]
+    assert statuses_of(out) == [200, status, 200]
+    assert "answered 200 and " in out.read_text().splitlines()[1]
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 504])

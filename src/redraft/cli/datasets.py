@@ -41,7 +41,7 @@ def as_files(ray: Any, source: str, target: str) -> Iterator[tuple[Path, Path]]:
     """
     if is_url(target) and target.endswith("/"):
         raise RequestError(f"{target} names no file; end it with one, such as {target}answers.jsonl")
-    if needs_ray(source) and _place(target)[1].startswith(f"{_place(source)[1].rstrip('/')}/"):
+    if needs_ray(source) and _lies_in(target, source):
         raise RequestError(f"{target} lies in {source}, all of which is read; name an output elsewhere")
     apart = is_url(target) or target.endswith(PARQUET)
     lines = Path(f"{target.rpartition('/')[2] if is_url(target) else target}.lines") if apart else Path(target)
@@ -57,6 +57,8 @@ def as_files(ray: Any, source: str, target: str) -> Iterator[tuple[Path, Path]]:
         try:
             yield here, lines
         except RequestError as error:
+            if here == Path(source) or str(here) not in str(error):
+                raise
             raise RequestError(str(error).replace(str(here), source)) from None
     if apart:
         try:
@@ -116,6 +118,11 @@ def _place(name: str) -> Any:
         return fs.FileSystem.from_uri(name if is_url(name) else Path(name).resolve().as_uri())
     except (OSError, ValueError) as error:
         raise RequestError(f"{name} cannot be reached ({error}); write a URL as s3://bucket/folder") from None
+
+
+def _lies_in(name: str, folder: str) -> bool:
+    (system, path), (other, above) = _place(name), _place(folder)
+    return bool(system == other) and path.startswith(f"{above.rstrip('/')}/")
 
 
 def _info(system: Any, path: str, name: str) -> Any:

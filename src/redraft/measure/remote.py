@@ -22,8 +22,6 @@ from redraft.errors import RedraftError, RequestError, RunError
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
 LATE = 504
 """The status of a request that had no answer in time, which no server has sent."""
-NO_ANSWER = 502
-"""The status of one with no answer in it."""
 MOST_BYTES = 2**26
 """Of one answer."""
 
@@ -114,9 +112,10 @@ class Remote:
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
             json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
-        if found.get("error") is not None or not found.get("choices"):  # as some gateways say that they are overloaded
-            said = self._shown(found.get("error") or found)
-            raise FailedError(f"{self.where} answered 200 and no choices: {said}", NO_ANSWER)
+        if (error := found.get("error")) is not None:  # as some gateways say that they are overloaded
+            raise FailedError(f"{self.where} answered 200 and an error: {self._shown(error)}", 502)
+        if not found.get("choices"):
+            raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
         return found
 
     async def _name(self) -> str:

@@ -43,9 +43,10 @@ _LEXEME = re.compile(
     r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
 )
 
-_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|#[^\n]*', re.S)
+_LITERAL = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|\[(?:[^\]\\]|\\(?:.|\Z))*(?:\]|\Z)|#[^\n]*', re.S)
+"""Texts, classes and comments of GBNF; the end of the grammar ends one that is open."""
 _CODE = re.compile(r"\\(?:(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|.)", re.S)
-"""Texts, classes and comments of GBNF, and characters by their numbers in them."""
+"""A character by its number, or another escape."""
 
 _REPEATS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
@@ -115,19 +116,22 @@ def _of_gbnf(grammar: str) -> str:
         raise
     except Exception as error:  # the library raises bare ones, and whatever a torn grammar leads to
         raise ConstraintError(f"the grammar cannot be read as GBNF ({str(error) or type(error).__name__})") from None
-    return "\n".join(line for line in found.splitlines() if not line.startswith("%llguidance"))
+    return "\n".join(line for line in found.split("\n") if not line.startswith("%llguidance"))
 
 
 def _character(literal: str, match: re.Match[str]) -> str:
     """A character that a text or a class of GBNF has by its number, as itself: the library drops the number's zeros."""
-    if match[1] is None:
+    if match[1] is None or literal[0] == "#":
         return match[0]
     code = int(match[1][1:], 16)
     if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
         raise ConstraintError(f"the grammar has {match[0]}, which is no character")
-    if code > 0x7F or chr(code).isalnum():
-        return chr(code)
-    return f"\\x{code:02x}" if literal[0] == "[" else json.dumps(chr(code))[1:-1]
+    char = chr(code)
+    if char.isalnum() or (code > 0x7F and char.isprintable()):
+        return char
+    if literal[0] == "[" and code <= 0xFF:
+        return f"\\x{code:02x}"
+    return json.dumps(char)[1:-1] if " " <= char <= "~" else match[0]
 
 
 class _Reader:

@@ -1,5 +1,4 @@
-"""Which dates and times of day a text states, in figures or in English words; of dates that name their year also with
-months as German, French, Dutch, Spanish, Italian and Portuguese call them.
+"""Which dates and times of day a text states, in figures or in English words.
 
     Kickoff on 12 May 2026 at 9:30 am.         2026-05-12, 09:30
     due 03/04/2026                             2026-03-04, 2026-04-03
@@ -40,11 +39,9 @@ _ABROAD = (
     *("octobre|oktober|octubre|ottobre|outubro", "novembre|noviembre|novembro"),
     "décembre|dezember|diciembre|dicembre|dezembro",
 )
-_DAY_ABROAD = re.compile(
-    r"(?<![\d:.,/-])([0-9]{1,2})(?:\.|er)? (?:de )?"
-    rf"(?:{'|'.join(f'({names})' for names in _ABROAD)}) (?:del? )?([0-9]{{4}})(?![\d:])",
-    re.I,
-)
+_MONTH_ABROAD = re.compile(rf"\d(?:\.|er)? (?:de )?(?:{'|'.join(f'({names})' for names in _ABROAD)})\b", re.I)
+"""A day of a month as German, French, Dutch, Spanish, Italian or Portuguese call it. No field is held to such a date:
+what else these languages may say of a date, as "morgen" does, is too much to know."""
 _IN_FIGURES = re.compile(r"(?<![\d./-])(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?!\d)", re.ASCII)
 _READ = "\0"
 """Stands where a date or time was read."""
@@ -87,9 +84,9 @@ _UNREAD_TIME = re.compile(
     r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)|(?<!\d)\d{4}(?!\d)"
     r"|\b[ap]\.?\s?m\b|\d[ap]\.?m\b|(?<![\w.:/-])\d{1,2}(?=\s*(?:[,;.!?]|$))|clock"
     rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d"
-    rf"|{_READ} ?(?:\+|(?:hours?|hrs?|h|min(?:ute)?s?|stunden?|std|heures?|horas?|ore)\b)"
-    r"|\b(?:hours?|hrs?|h|min\w*|stunden?|heures?|horas?)"
-    r" (?:before|after|past|to|nach|vor|avant|après|antes|después)\b",
+    rf"|{_READ} ?(?:\+|(?:hours?|hrs?|min(?:ute)?s?|stunden?|std|heures?|horas?|ore)\b)"
+    r"|\b(?:hours?|hrs?|h|min\w*|stunden?|heures?|horas?|ora|ore|uur)"
+    r" (?:before|after|past|to|nach|vor|avant|après|antes|después|dopo|na|depois)\b",
     re.I,
 )
 """What may be a time that nothing here reads: an hour alone, figures without a colon, or words."""
@@ -104,7 +101,7 @@ def date_is_said(year: int, month: int, day: int, text: str) -> bool:
     numbers = _numbers(_HOUR.sub(" ", _TIMED.sub(" ", text)))
     dated = [match[2] for match in _DAY_FIRST.finditer(text)] + [match[1] for match in _MONTH_FIRST.finditer(text)]
     named = {_month(name) for name in dated} | _named_months(text)
-    named |= set(map(_month_abroad, _DAY_ABROAD.finditer(text)))
+    named |= {found.lastindex or 0 for found in _MONTH_ABROAD.finditer(text)}
     slashed = [{int(one), int(other)} for one, other in _SLASHED.findall(text)]
     if day != month and max(day, month) < len(month_name) and {day, month} in slashed and month not in named:
         return False
@@ -201,16 +198,12 @@ def _dates(text: str) -> tuple[set[str], str]:
         found.update({(year, other, one)} | ({(year, one, other)} if match[2] != "." else set()))
         return _READ
 
-    def abroad(match: re.Match[str]) -> str:
-        found.add((int(match[match.re.groups]), _month_abroad(match), int(match[1])))
-        return _READ
-
     def named(day: str, month: str, year: str | None) -> str:
         parts = _month(month), int(day)
         found.add((int(year), *parts)) if year else undated.add(parts)
         return _READ
 
-    text = _DAY_ABROAD.sub(abroad, _IN_FIGURES.sub(in_figures, DATE.sub(iso, text)))
+    text = _IN_FIGURES.sub(in_figures, DATE.sub(iso, text))
     text = _DAY_FIRST.sub(lambda match: named(match[1], match[2], match[3]), text)
     text = _MONTH_FIRST.sub(lambda match: named(match[2], match[1], match[3]), text)
     years = {each for year, _, _ in found for each in (year, year + 1)}
@@ -221,10 +214,6 @@ def _dates(text: str) -> tuple[set[str], str]:
 def _month(name: str) -> int:
     match = _MONTH.fullmatch(name)
     return match.lastindex or 0 if match else 0
-
-
-def _month_abroad(match: re.Match[str]) -> int:
-    return next(month for month in range(1, len(month_name)) if match[month + 1])
 
 
 def _numbers(text: str) -> set[int]:

@@ -39,9 +39,10 @@ _MARKED = re.compile(r"\d[.,'’]\d")
 _DOTTED = re.compile(r"(?<!\d)\d+(?:\.\d+){2,}", re.ASCII)
 _UNREAD_NUMBER = re.compile(
     r"(?<!\d)(?<!\d )\b(?:thousand|million|billion)\b|\b(?:half|quarters?|thirds?|dozens?|couple|pairs?|hundreds?)\b"
-    r"|\b(?:thousands|millions|billions|trillions?|\w*millione?n?|millones|milli?ard\w*|mio|mrd|tsd|crores?|lakhs?)\b"
+    r"|\b(?:thousands|millions|billions|trillions?|millionen|milione|milioni|milh(?:ão|ões)|mill(?:ón|ones)|miljoen"
+    r"|mil(?:l?iard\w*|jard)|mio|mrd|tsd|mila|crores?|lakhs?|dutzend|docenas?)\b"
     r"|\b(?:hundert|tausend|mille|mil|zwanzig|dreißig|vingt|trente|veinte|treinta)\b|[½¼¾]"
-    r"|\(\d[\d.,]*\)|\d-(?!\w)|\d \d/\d",
+    r"|\([$€£]?\d[\d.,]*\)|\d-(?!\w)|\d \d/\d",
     re.I,
 )
 """Numbers in words, a bookkeeper's negative ones, and fractions."""
@@ -53,7 +54,8 @@ characters of a text that is looked through: longer ones are seldom short enough
 _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef)": "(?!#/(?:\$defs|definitions)/[^/"]*")')
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|without|cannot|except|instead|unlike|neither|nor|(?:anything|other|rather) (?:but|than)"
-    r"|nicht|kein\w*|ohne|statt|außer|niet|geen|pas|sans|sauf|sin|excepto|non|senza|não|sem|не|нет|nie|inte|ikke)\b"
+    r"|hardly|rarely|far from|nicht|kein\w*|ohne|statt|außer|niemals|weder|alles andere|niet|geen|nooit|pas|plus|jamais"
+    r"|aucun\w*|ni|sans|sauf|sin|nunca|jamás|excepto|non|senza|não|sem|не|нет|nie|inte|ikke)\b"
     r"|n['’]t\b",
     re.I,
 )
@@ -98,11 +100,11 @@ def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
     """Of the texts among some choices the one that a text has as a word of its own, if it has exactly one and no word
     such as "not" (docs/log.md), and all others that are no texts; else all.
 
-    "very high" says `very_high` and no `high`, and "un-paid" no `paid` where there is an `unpaid`. One of up to two
-    letters counts as it is written: "I'll" has no L, and "Max L. Smith" none that is a size. A and I are words, too,
-    and small letters seldom say anything.
+    "very high" says `very_high` and no `high`, and "un-paid" no `paid`. One of up to two letters counts as it is
+    written: "I'll" has no L, and "Max L. Smith" none that is a size. A and I are words, too, and small letters seldom
+    say anything.
     """
-    texts = [one for one in choices if isinstance(one, str)]
+    texts = [one for one in choices if isinstance(one, str) and re.search(r"\w", one)]
     if len(texts) > MOST_CHOICES or len(text) > MOST_CHARACTERS or _NEGATION.search(text):
         return [*choices]
     left, lowered, said = text, text.lower(), list[str]()
@@ -110,19 +112,12 @@ def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
         words = [re.escape(word) for word in _BETWEEN_WORDS.split(one)]
         if ((short := len(one) <= 2) and one.islower()) or _BETWEEN_WORDS.split(one.lower())[0] not in lowered:
             continue
-        form = rf"(?<!\w)(?<!\w['’]){f'{_SEPARATORS}*'.join(words)}(?!['’]?\w)" + r"(?!\.\s*\S)" * short
+        form = rf"(?<!\w)(?<!\w['’-]){f'{_SEPARATORS}*'.join(words)}(?!['’-]?\w)" + r"(?!\.\s*\S)" * short
         left, count = re.subn(form, " ", left, flags=0 if short else re.I)
         said += [one] * (count > 0)
-    if len(said) != 1 or said[0] in ("A", "I") or _is_in_a_longer_one(said[0], texts, text):
+    if len(said) != 1 or said[0] in ("A", "I"):
         return [*choices]
     return [one for one in choices if not isinstance(one, str) or one == said[0]]
-
-
-def _is_in_a_longer_one(said: str, choices: Sequence[str], text: str) -> bool:
-    """Whether what a text says is a part of another choice that it has with other separators."""
-    bare = {one: re.sub(_SEPARATORS, "", one.lower()) for one in choices}
-    longer = (name for one, name in bare.items() if bare[said] in name and one != said)
-    return any(re.search(f"{_SEPARATORS}?".join(map(re.escape, name)), text, re.I) for name in longer)
 
 
 def with_stated_choices(schema: Any, text: str) -> Any:

@@ -48,6 +48,8 @@ three letters and a space, 900 times, has 1.6 million; pages that people write h
 MOST_LENGTHS = 2**15
 """Characters of a text times those of its parts that are counted: each fifth pair is a state, about."""
 MOST_ADDRESSES = 50
+_AT = re.compile(r"@|[\[(]\s?at\s?[\])]", re.I)
+"""What an address has, as people write it."""
 ADDRESSES = {
     "email": r"(?<!\w['’#%&!/*$^{|}~])[A-Za-z0-9]{1,20}(?:[._+-][A-Za-z0-9]{1,20}){0,2}"
     r"@(?:[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}\.){1,3}[A-Za-z]{2,12}",
@@ -55,9 +57,6 @@ ADDRESSES = {
     "ipv4": FORMATS["ipv4"],
     "ipv6": r"(?<!:)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?!:)",
 }
-
-
-_AT = re.compile(r"@|[\[(]\s?at\s?[\])]", re.I)
 
 
 def as_text(text: str, name: str = "text to copy from") -> str:
