@@ -24,7 +24,8 @@ from redraft.constraints.sources import thought
 from redraft.constraints.validation import Problem, contradictions, schema_problems
 from redraft.errors import ConstraintError
 
-OPEN, CLOSE, QUOTE, THOUGHT = "<|tool_call>", "<tool_call|>", '<|"|>', "<channel|>"
+OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+THINK, THOUGHT = "<|channel>", "<channel|>"
 NAME = re.compile(r"[\w.:-]+")
 
 
