@@ -406,7 +406,10 @@ def test_a_grammar_that_is_too_large_four_deep_is_held_less_deep() -> None:
         (r"[\u005d\u002d]", ["]", "-"], ["5"]),
         (r'"\\u0041" # "\u0041 \uD800 \u2028', [r"\u0041"], ["A"]),
         (r'"\u2028" [\x85-\x9f]', ["\u2028\x85"], ["\u2028a"]),
-        (r'"\u0020\u00e9"', [" é"], ["\xe9"]),
+        (r'"\u0020\u00e9\x0a"', [" é\n"], [" é"]),
+        (r"[\u0600-\u06ff][\U00010000-\U0010FFFF]", ["\u0627😀"], ["a😀"]),
+        ("[a-z&&aeiou]", ["&", "b"], ["A"]),
+        (r'"\u00a0bc" "\u0085ab"', ["\xa0bc\x85ab"], ["\ua0bc"]),
     ],
 )
 def test_characters_of_gbnf_by_their_numbers(rule: str, has: list[str], lacks: list[str]) -> None:
@@ -416,7 +419,17 @@ def test_characters_of_gbnf_by_their_numbers(rule: str, has: list[str], lacks: l
 
 @pytest.mark.parametrize(
     "rule",
-    [r'"\uD800"', r"[\uD800-\uDFFF]", r"[\UFFFFFFFF]", r'"\x1fabc"', r'"\x00"', r'"\x7f"', '"\\' * 4000, "[" * 8000],
+    [
+        r'"\uD800"',
+        r"[\uD800-\uDFFF]",
+        r"[\UFFFFFFFF]",
+        r'"\x1fabc"',
+        r'"\u001bdef"',
+        r'"\x00"',
+        r'"\x7f"',
+        '"\\' * 4000,
+        "[" * 8000,
+    ],
 )
 def test_what_gbnf_has_no_character_for_is_refused(rule: str) -> None:
     began = time.process_time()

@@ -353,7 +353,10 @@ def write_plain(tmp_path: Path, rows: int, more: str = "") -> tuple[Path, Path]:
     return place, tmp_path / "out.jsonl"
 
 
-@pytest.mark.parametrize(("body", "status"), [({"error": "overloaded"}, 502), ({"choices": []}, 500), ({}, 500)])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({"error": "overloaded"}, 502), ({"error": {"code": 400}}, 400), ({"choices": []}, 500), ({}, 500)],
+)
 def test_an_answer_without_choices_is_an_error_of_its_row(
     body: dict[str, Any], status: int, tmp_path: Path, shell: Shell
 ) -> None:

@@ -480,6 +480,11 @@ def test_nano_reads_a_decimal_comma(nano: Engine) -> None:
         ("cash|card", "She cannot pay cash", None),
         ("cash|card", "anything but cash", None),
         ("-1|1", "it is -1", "-1"),
+        ("TV|PC", "The PC broke, so now I need a TV. Thanks.", None),
+        ("bug|feature", "feature-request: dark mode; the last bug is fixed", None),
+        ("1-10|11-50|51-200", "We are 110 employees.", None),
+        ("1-10|11-50|51-200", "a team of 11-50", "11-50"),
+        ("|".join("-".join("a" * k) + "-b" for k in range(100, 164)), "a " * 16_000 + "b", None),
     ],
 )
 def test_a_longer_choice_is_not_taken_for_a_part_of_it(choices: str, text: str, wanted: str | None) -> None:

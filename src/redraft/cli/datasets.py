@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -122,7 +123,7 @@ def _place(name: str) -> Any:
 
 def _lies_in(name: str, folder: str) -> bool:
     (system, path), (other, above) = _place(name), _place(folder)
-    return bool(system == other) and path.startswith(f"{above.rstrip('/')}/")
+    return bool(system == other) and PurePosixPath(normpath(above)) in PurePosixPath(normpath(path)).parents
 
 
 def _info(system: Any, path: str, name: str) -> Any:

@@ -112,8 +112,10 @@ class Remote:
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
             json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
-        if (error := found.get("error")) is not None:  # as some gateways say that they are overloaded
-            raise FailedError(f"{self.where} answered 200 and an error: {self._shown(error)}", 502)
+        if error := found.get("error"):  # as some gateways say that they are overloaded
+            code = error.get("code") if isinstance(error, dict) else None
+            status = code if type(code) is int and 400 <= code < 600 else 502
+            raise FailedError(f"{self.where} answered 200 and an error: {self._shown(error)}", status)
         if not found.get("choices"):
             raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
         return found

@@ -108,15 +108,18 @@ def _of_gbnf(grammar: str) -> str:
         raise ConstraintError(f"the grammar has {len(grammar)} characters; in GBNF {GBNF_CHARS} are read, shorten it")
     from llguidance.gbnf_to_lark import gbnf_to_lark  # imported here: every start would pay for it
 
+    plain = _LITERAL.sub(_plain, grammar)
     try:
-        found = gbnf_to_lark(
-            _LITERAL.sub(lambda literal: _CODE.sub(partial(_character, literal[0]), literal[0]), grammar)
-        )
-    except ConstraintError:
-        raise
+        found = gbnf_to_lark(plain)
     except Exception as error:  # the library raises bare ones, and whatever a torn grammar leads to
         raise ConstraintError(f"the grammar cannot be read as GBNF ({str(error) or type(error).__name__})") from None
     return "\n".join(line for line in found.split("\n") if not line.startswith("%llguidance"))
+
+
+def _plain(literal: re.Match[str]) -> str:
+    """A text, class or comment without escapes that the library misreads, and signs that Rust has for two classes."""
+    found = _CODE.sub(partial(_character, literal[0]), literal[0])
+    return found.replace("&", r"\x26").replace("~", r"\x7e") if found[0] == "[" else found
 
 
 def _character(literal: str, match: re.Match[str]) -> str:
@@ -127,11 +130,13 @@ def _character(literal: str, match: re.Match[str]) -> str:
     if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
         raise ConstraintError(f"the grammar has {match[0]}, which is no character")
     char = chr(code)
-    if char.isalnum() or (code > 0x7F and char.isprintable()):
+    if char.isalnum() or code > 0x7F:
         return char
-    if literal[0] == "[" and code <= 0xFF:
+    if literal[0] == "[":
         return f"\\x{code:02x}"
-    return json.dumps(char)[1:-1] if " " <= char <= "~" else match[0]
+    if " " <= char <= "~" or char in "\n\r\t":
+        return json.dumps(char)[1:-1]
+    raise ConstraintError(f"the grammar has {match[0]}, a control character, in a text; write it in brackets")
 
 
 class _Reader:

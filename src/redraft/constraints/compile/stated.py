@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 from redraft.constraints.compile.limits import check_time
@@ -51,6 +52,8 @@ MOST_NUMBERS, MOST_DIGITS = 200, 20
 MOST_CHOICES, MOST_DEPTH, MOST_CHARACTERS = 64, 8, 2**15
 """Choices of a field that are looked for in a text, parts of a schema within each other that have such fields, and
 characters of a text that is looked through: longer ones are seldom short enough to copy from."""
+MOST_STEPS = 2**25
+"""Characters of a text times those of all choices: half a second where each repeats the other."""
 _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef)": "(?!#/(?:\$defs|definitions)/[^/"]*")')
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|without|cannot|except|instead|unlike|neither|nor|(?:anything|other|rather) (?:but|than)"
@@ -105,19 +108,35 @@ def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
     say anything.
     """
     texts = [one for one in choices if isinstance(one, str) and re.search(r"\w", one)]
-    if len(texts) > MOST_CHOICES or len(text) > MOST_CHARACTERS or _NEGATION.search(text):
+    if len(texts) > MOST_CHOICES or len(text) > MOST_CHARACTERS or sum(map(len, texts)) * len(text) > MOST_STEPS:
         return [*choices]
-    left, lowered, said = text, text.lower(), list[str]()
+    if _NEGATION.search(text):
+        return [*choices]
+    left, lowered, said = text, text.lower(), list[tuple[str, bool]]()
     for one in sorted(texts, key=len, reverse=True):
-        words = [re.escape(word) for word in _BETWEEN_WORDS.split(one)]
-        if ((short := len(one) <= 2) and one.islower()) or _BETWEEN_WORDS.split(one.lower())[0] not in lowered:
+        check_time()
+        if (short := len(one) <= 2) and one.islower():
             continue
-        form = rf"(?<!\w)(?<!\w['’-]){f'{_SEPARATORS}*'.join(words)}(?!['’-]?\w)" + r"(?!\.\s*\S)" * short
-        left, count = re.subn(form, " ", left, flags=0 if short else re.I)
-        said += [one] * (count > 0)
-    if len(said) != 1 or said[0] in ("A", "I"):
+        if any(word not in lowered for word in _BETWEEN_WORDS.split(one.lower())):
+            continue
+        form, flags = _form(one), re.NOFLAG if short else re.I
+        alone = rf"(?<!\w)(?<!\w['’-]){form}(?!['’-]?\w)" + r"(?!\.\s*\S)" * short
+        is_alone = re.search(alone, left, flags) is not None
+        left, count = re.subn(rf"(?<!\w)(?<!\w['’]){form}(?!['’]?\w)", " ", left, flags=flags)
+        said += [(one, is_alone)] * (count > 0)
+    if len(said) != 1 or not said[0][1] or said[0][0] in ("A", "I"):
         return [*choices]
-    return [one for one in choices if not isinstance(one, str) or one == said[0]]
+    return [one for one in choices if not isinstance(one, str) or one == said[0][0]]
+
+
+def _form(choice: str) -> str:
+    """A pattern of a choice: its words may be parted by other marks, or by none but between digits."""
+    first, *_ = words = _BETWEEN_WORDS.split(choice)
+    found = re.escape(first)
+    for before, word in pairwise(words):
+        least = "+" if before[-1].isdigit() and word[0].isdigit() else "*"
+        found += _SEPARATORS + least + re.escape(word)
+    return found
 
 
 def with_stated_choices(schema: Any, text: str) -> Any:
