@@ -484,7 +484,6 @@ def test_nano_reads_a_decimal_comma(nano: Engine) -> None:
         ("bug|feature", "feature-request: dark mode; the last bug is fixed", None),
         ("1-10|11-50|51-200", "We are 110 employees.", None),
         ("1-10|11-50|51-200", "a team of 11-50", "11-50"),
-        ("|".join("-".join("a" * k) + "-b" for k in range(100, 164)), "a " * 16_000 + "b", None),
     ],
 )
 def test_a_longer_choice_is_not_taken_for_a_part_of_it(choices: str, text: str, wanted: str | None) -> None:
@@ -536,6 +535,8 @@ def test_choices_that_the_rest_of_a_schema_forbids_are_left_free() -> None:
     began = time.process_time()
     assert with_stated_choices(fields, "a text. " * 100_000) == fields
     assert with_stated_choices(fields, "a text. " * 4_000) == fields
+    repeated = ["-".join("a" * count) + "-b" for count in range(100, 164)]  # nine seconds without a bound
+    assert stated_choice(repeated, "a " * 16_000 + "b") == repeated
     assert time.process_time() - began < 2
     voices = {"enum": ["en", "de", "fr"]}
     assert with_stated_choices(voices, "Réunion de travail") == voices
