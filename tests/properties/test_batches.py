@@ -2,9 +2,11 @@
 events it has alone, bit for bit in fp32. The books of scheduler, runner and cache are checked after every forward."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from threading import Thread
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +26,7 @@ from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import Piece, Scheduler
+from redraft.engine.sequence import Sequence
 from redraft.engine.settings import LoopConfig
 from redraft.errors import BusyError
 from redraft.model.fused import fuse_layers
@@ -195,6 +198,31 @@ def test_a_full_queue_refuses_and_loses_nothing() -> None:
         loop.submit(request(5, 8, 9, 2))
     loop.drain()
     assert all(isinstance(one[-1], Finished) for one in emitted)
+
+
+def test_what_is_taken_from_the_mail_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between mail and queue it counted nowhere, and others were let in beyond the bound."""
+    loop, let_in = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), list[bool]()
+    add = loop.scheduler.add
+
+    def ask() -> None:
+        with suppress(BusyError):
+            loop.submit(request(5, 8, 9, 2))
+
+    def slowly(sequence: Sequence) -> None:
+        late = Thread(target=ask, daemon=True)
+        late.start()
+        late.join(0.2)
+        let_in.append(not late.is_alive())
+        add(sequence)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.scheduler, "add", slowly)
+        for i in range(2):
+            loop.submit(request(5, 8, i, 2))
+        loop._collect()
+    loop.drain()
+    assert let_in == [False, False]
 
 
 @dataclass(eq=False)

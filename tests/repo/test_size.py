@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 50_960, TESTS: 37_240}
+WHOLE_WALLS = {SOURCE: 51_030, TESTS: 37_300}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -20,8 +20,8 @@ PART_WALLS = {
     "weights": 3_570,
     "constraints": 8_060,
     "tasks": 2_770,
-    "tune": 4_380,
-    "measure": 2_800,
+    "tune": 4_410,
+    "measure": 2_830,
     "server": 6_520,
     "operations": 2_600,
     "trace": 650,

@@ -10,8 +10,10 @@ import pytest
 from tests.helpers import Shell
 
 import redraft
+from redraft.cli.constraint_flags import read_schema
 from redraft.engine.request import Generation, Options
 from redraft.measure.evals import Trial, compared, evaluate, pinned, record, summarise, wilson
+from redraft.prompts import of_schema
 from redraft.tasks import Example, Score, task
 
 
@@ -134,6 +136,23 @@ def test_a_file_of_rows_is_scored(tmp_path: Path, shell: Shell) -> None:
     file.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
     (found,) = json.loads(shell(["eval", "--model", "nano-sudoku", "--file", str(file), "--json"]).out)
     assert (found["task"], found["count"], found["exact"]) == ("rows.jsonl", 2, 0.5)
+
+
+def test_a_file_of_objects_is_scored_by_field_and_held_to_a_schema(tmp_path: Path, shell: Shell) -> None:
+    """nano is right about this sentence; the shares are counted here by hand."""
+    prompt = of_schema(read_schema("who, qty int"), "Send 3 apples to Maria.")
+    right, wrong = {"who": "Maria", "qty": 3}, {"who": "Maria", "qty": 4}
+    wanted = [json.dumps(right), json.dumps(wrong), json.dumps({"other": None}), "no object"]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"prompt": prompt, "response": one}) + "\n" for one in wanted), encoding="utf-8")
+    how = ["eval", "--file", str(file), "--schema", "who, qty int", "--preset", "fast", "--json"]
+    (found,) = json.loads(shell(how).out)
+    assert found["exact"] == 0.25
+    names = ("fields.who", "fields.qty", "fields.other")
+    assert [found["parts"][name] for name in names] == [1.0, 0.5, 0.0]
+    (found,) = json.loads(shell([*how[:4], "qty int, who", *how[5:]]).out)
+    assert found["count"] == 4, "every answer has the form, whichever it is"
+    assert "--schema was given without --file" in shell(["eval", "--schema", "who"], 2).err
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"messages": [{"role": "assistant", "content": "alone"}]}', "no json"])

@@ -15,7 +15,7 @@ from redraft.__main__ import main
 from redraft.constraints.compile import template
 from redraft.constraints.compile.template import read_template
 from redraft.engine.request import Options
-from redraft.errors import ConstraintError, UnsatisfiedError
+from redraft.errors import ConstraintError, RequestError, UnsatisfiedError
 from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -120,6 +120,16 @@ def test_braces_of_other_languages_are_text(text: str) -> None:
 def test_max_tokens_below_the_shortest_filling_is_refused(engine: Engine) -> None:
     with pytest.raises(ConstraintError, match="the shortest valid answer has"):
         engine.fill(CONFIG, options=Options(max_tokens=8))
+
+
+def test_a_text_over_the_context_is_refused_before_anything_is_compiled(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template took nine seconds to compile, and then its text was too long all the same."""
+    monkeypatch.setattr("redraft.operations.fill.read_template", lambda *_: pytest.fail("it was compiled"))
+    for how in ({"source": "a word " * 4000}, {"prompt": "a word " * 4000}):
+        with pytest.raises(RequestError, match="context"):
+            engine.fill(CONFIG, **how)
 
 
 words = st.text("ab -", max_size=4)

@@ -355,7 +355,7 @@ def write_plain(tmp_path: Path, rows: int, more: str = "") -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [({"error": "overloaded"}, 502), ({"error": {"code": 400}}, 400), ({"choices": []}, 500), ({}, 500)],
+    [({"error": "overloaded"}, 500), ({"error": {"code": 400}}, 400), ({"choices": []}, 500), ({}, 500)],
 )
 def test_an_answer_without_choices_is_an_error_of_its_row(
     body: dict[str, Any], status: int, tmp_path: Path, shell: Shell

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from redraft import __version__
 from redraft.cli.backend import backend_of, evaluate_remote
 from redraft.cli.common import Commands, check_range, command, load_engine, numbered_lines, print_json, progress
+from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.errors import RequestError, RunError
@@ -29,9 +30,11 @@ EPILOG = """A task's examples are held out by construction: no training run of t
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
 A row of --file is what `redraft tune` reads: {"prompt": ..., "response": ...}, or {"messages": [...]} whose last
 message is the right answer. An answer is exact if it is equal but for space around it, or equal as JSON.
+Of rows of objects the share of every field is shown, too.
 
 examples:
   redraft eval --model runs/orders --file held-out.jsonl
+  redraft eval --model runs/orders --file held-out.jsonl --schema 'who, qty int, item'
   redraft eval --model runs/orders --file held-out.jsonl --ray --replicas 4
   redraft eval --task extract-short --count 500 --json
   redraft eval --model nano-sudoku --task sudoku-4x4 --pin --count 1000"""
@@ -45,6 +48,7 @@ def add(commands: Commands) -> None:
         "--task", action="append", metavar="NAME", help="repeatable (default: nano's, or nano-sudoku's)"
     )
     parser.add_argument("--file", type=Path, metavar="FILE", help="score the rows of this file of JSON lines instead")
+    parser.add_argument("--schema", metavar="FILE|FIELDS", help="with --file: hold every answer to this schema")
     parser.add_argument(
         "--count", type=int, metavar="N", help="examples per task (default: 500), or rows (default: all)"
     )
@@ -65,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_range("count", arguments.count, 1, 2**31 - 1)
     if arguments.file is not None:
         return _rows(arguments)
+    if arguments.schema is not None:
+        raise RequestError("--schema was given without --file; a task has a form of its own: leave it out")
     if wants_ray(arguments):
         raise RequestError("--ray was given without --file; a task is answered by the model at hand: add --file")
     arguments.count = 500 if arguments.count is None else arguments.count
@@ -105,6 +111,7 @@ def _rows(arguments: argparse.Namespace) -> int:
     from redraft.measure.evals import evaluate_rows
     from redraft.tune.sources import parse_row
 
+    schema = None if arguments.schema is None else read_schema(arguments.schema)
     for flag in ("task", "pin", "record", "backend"):
         if getattr(arguments, flag):
             raise RequestError(
@@ -122,10 +129,10 @@ def _rows(arguments: argparse.Namespace) -> int:
     if not rows:
         raise RequestError(f"--file {arguments.file} has no rows")
     if wants_ray(arguments):
-        _show([_on_ray(arguments, rows)], as_json=arguments.json)
+        _show([_on_ray(arguments, rows, schema)], as_json=arguments.json)
         return 0
     options = Options(steps=arguments.steps, preset=arguments.preset, causal=arguments.causal)
-    how = {"seed": arguments.seed, "options": options, "progress": progress}
+    how = {"seed": arguments.seed, "options": options, "schema": schema, "progress": progress}
     _show([evaluate_rows(load_engine(arguments), arguments.file.name, rows, **how)], as_json=arguments.json)
     return 0
 
@@ -143,10 +150,10 @@ def _bounded(file: BinaryIO, name: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]]) -> Evaluation:
+def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]], schema: Any) -> Evaluation:
     """Score rows that the engines of a Ray cluster answer; the time is that of all rows together."""
     from redraft.distributed.cluster import check_nodes, joined
-    from redraft.measure.evals import compared, tally
+    from redraft.measure.evals import tally_rows
     from redraft.server.http.settings import Settings
 
     if arguments.causal or any(isinstance(message["content"], list) for row in rows for message in row):
@@ -156,7 +163,10 @@ def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]]) ->
         check_nodes(ray, fleet)
         from redraft.distributed.batch import answers
 
-        fields = {} if arguments.steps is None else {"max_steps": arguments.steps}
+        fields: dict[str, Any] = {} if arguments.steps is None else {"max_steps": arguments.steps}
+        if schema is not None:
+            named = {"name": "rows", "schema": schema}
+            fields["response_format"] = {"type": "json_schema", "json_schema": named}
         sent = (json.dumps({"messages": row[:-1], **fields}).encode() for row in rows)
         bodies, began = list[dict[str, Any]](), time.monotonic()
         for status, body in answers(ray, fleet, sent, first=0, seed=arguments.seed):
@@ -165,9 +175,9 @@ def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]]) ->
             bodies.append(body)
             progress("row", len(bodies), len(rows))
     texts = [body["choices"][0]["message"]["content"] or "" for body in bodies]
-    return tally(
+    return tally_rows(
         arguments.file.name,
-        [compared(row[-1]["content"], text) for row, text in zip(rows, texts, strict=True)],
+        [(row[-1]["content"], text) for row, text in zip(rows, texts, strict=True)],
         tokens=sum(body["usage"]["completion_tokens"] for body in bodies),
         steps=sum(body["usage"]["steps"] for body in bodies),
         seconds=time.monotonic() - began,

@@ -42,6 +42,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"a TOML file, or one of the package: {names}")
     out = "where checkpoint, log and state go"
     parser.add_argument("--out", type=new_folder, required=True, metavar="FOLDER", help=out)
+    parser.add_argument("--skip-old-tasks", action="store_true", help="do not ask at the end what was forgotten")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_record(record, out / RECORD)
     if place()[0]:
         return 0  # the first of several processes prints and writes
-    lost = _forgotten(recipe, out) if new else []
+    lost = _forgotten(recipe, out) if new and not arguments.skip_old_tasks else []
     if arguments.json:
         said = {"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)}
         print_json(said | {"forgotten": [asdict(one) for one in lost]})
@@ -102,7 +103,7 @@ def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
     trained = {name for each in shares for name in each}
     if old := old_tasks(recipe.start, trained):
         said = f"{out} is a checkpoint already; to see what was forgotten, {recipe.start} and it are asked"
-        note(f"{said} {len(old)} old tasks, which takes minutes ({', '.join(old)})")
+        note(f"{said} {len(old)} old tasks, which takes minutes ({', '.join(old)}); --skip-old-tasks leaves it out")
     try:
         return forgotten(recipe.start, load(recipe.start), load(out), trained, progress=progress)
     except RedraftError as error:  # the run itself is finished

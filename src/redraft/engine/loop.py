@@ -278,17 +278,17 @@ class Loop:
 
     def _collect(self) -> None:
         """Take the mail: queue what has arrived, end what was aborted. Some may have ended on their way."""
-        with self._mail:
+        with self._mail:  # until all are in the queue: what counts neither there nor in the mail would pass its bound
             arrived, self._arrived = self._arrived, []
             aborted, self._aborted = self._aborted, set()
+            for one in arrived:
+                if not one.finished:
+                    self.scheduler.add(one)
         for one in arrived:
-            if one.finished:
-                continue
             ahead = one.behind
             same = ahead is not None and not ahead.finished and ahead.request.shares_prompt(one.request)
             if not (same and one.request.width):  # a causal one needs its own logits of the prompt's last token
                 one.behind = None
-            self.scheduler.add(one)
         for one in aborted:
             self._end(one, "aborted")
 

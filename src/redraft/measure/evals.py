@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from redraft.constraints.sources import schema_source
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
-from redraft.errors import CallerError, RequestError
+from redraft.errors import CallerError, RequestError, UnsatisfiedError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
 from redraft.operations.gap import GapContext, refuse_decided
+from redraft.operations.repair import repair
 from redraft.tasks import Example, Score, Task
 from redraft.tasks.task import share
 from redraft.text import Message
 
+MOST_FIELDS = 40  # of rows of objects, whose shares are told apart
 SEEN = 50  # answers of the training split, which say how long those of a task may be
 
 
@@ -135,23 +140,48 @@ def evaluate_rows(
     *,
     seed: int = 0,
     options: Options = DEFAULTS,
+    schema: Any = None,
     progress: Progress = silent,
 ) -> Evaluation:
     """Answer conversations whose last message is the right answer, each with `seed` plus its number, and score them.
+    With a `schema` every answer is held to it.
 
     Raises RequestError before the first is answered for one that the model cannot take.
     """
-    requests, trials = [], []
+    requests, texts, done, language = [], [], [], None if schema is None else engine.language(schema_source(schema))
     for i, row in enumerate(rows):
         try:
-            requests.append(engine.resolve(Request(row[:-1], replace(options, seed=seed + i))))
+            requests.append(engine.resolve(Request(row[:-1], replace(options, seed=seed + i), constraint=language)))
         except CallerError as error:
             raise type(error)(f"row {i + 1}: {error}") from None
-    for i, (row, request) in enumerate(zip(rows, requests, strict=True)):
-        done, right = engine.run(request), row[-1]["content"]
-        trials.append(Trial(Example(row[-2]["content"], right), done, compared(right, done.text)))
+    for i, request in enumerate(requests):
+        try:
+            done.append(repair(engine, request))
+            texts.append(done[-1].text)
+        except UnsatisfiedError as error:  # counts as what it is
+            texts.append(error.attempt)
         progress("row", i + 1, len(rows))
-    return summarise(name, trials)
+    return tally_rows(
+        name,
+        [(row[-1]["content"], text) for row, text in zip(rows, texts, strict=True)],
+        tokens=sum(len(one.tokens) for one in done),
+        steps=sum(sum(one.steps) for one in done),
+        seconds=sum(one.seconds for one in done),
+    )
+
+
+def tally_rows(name: str, pairs: Sequence[tuple[str, str]], *, tokens: int, steps: int, seconds: float) -> Evaluation:
+    """As `tally`, of right answers beside those given. Where they are objects, its parts have the share of every field
+    (of the MOST_FIELDS that most rows have), so that it shows which of them is hard."""
+    found = tally(name, [compared(*pair) for pair in pairs], tokens=tokens, steps=steps, seconds=seconds)
+    rows, right = Counter[str](), Counter[str]()
+    for wanted, answer in ((_value(one), _value(other)) for one, other in pairs):
+        for field in wanted if isinstance(wanted, dict) else ():
+            rows[field] += 1
+            with suppress(RecursionError):
+                right[field] += isinstance(answer, dict) and field in answer and _same(answer[field], wanted[field])
+    shares = {f"fields.{field}": right[field] / count for field, count in rows.most_common(MOST_FIELDS)}
+    return replace(found, parts=found.parts | shares)
 
 
 def compared(right: str, answer: str) -> Score:
@@ -209,7 +239,7 @@ def tally(name: str, scores: Sequence[Score], *, tokens: int, steps: int, second
         parts={part: sum(score.parts.get(part, 0.0) for score in scores) / count for part in names},
         mean_steps=steps / count,
         tokens_per_forward=tokens / max(1, steps),
-        tokens_per_sec=tokens / seconds,
+        tokens_per_sec=tokens / max(seconds, 1e-9),
         seconds=seconds,
     )
 

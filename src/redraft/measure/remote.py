@@ -114,7 +114,7 @@ class Remote:
             json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
         if error := found.get("error"):  # as some gateways say that they are overloaded
             code = error.get("code") if isinstance(error, dict) else None
-            status = code if type(code) is int and 400 <= code < 600 else 502
+            status = code if type(code) is int and 400 <= code < 600 else 500
             raise FailedError(f"{self.where} answered 200 and an error: {self._shown(error)}", status)
         if not found.get("choices"):
             raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)

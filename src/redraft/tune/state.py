@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -30,10 +32,12 @@ from redraft.tune.recompute import recompute_layers
 FILE = "training-state.pt"
 WORKER_ENDED = "DataLoader worker"
 """How torch's error begins, a RuntimeError that a signal raises at any moment."""
+MOST_NAMED = 4
+"""Keys of two recipes that differ."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerprint"}
-_ROWS = "rows"
-"""Behind these; states of earlier versions do not have it, and may continue on any rows."""
+_ROWS, _RECIPE = "rows", "recipe"
+"""Behind these; states of earlier versions do not have them, may continue on any rows, and cannot say what differs."""
 
 
 @dataclass
@@ -59,8 +63,8 @@ class State:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
 
-def fingerprint(recipe: Recipe, step: int) -> str:
-    """A hash of all that the first `step` steps depend on: a recipe with the same hash can continue their state.
+def fixed(recipe: Recipe, step: int) -> bytes:
+    """As JSON, all that the first `step` steps depend on: a recipe of which it is the same can continue their state.
 
     With `decay_steps` the number of steps is not part of it: such a run can be made longer. Nor are stages that no
     step has reached: they may be added, changed and removed.
@@ -71,8 +75,12 @@ def fingerprint(recipe: Recipe, step: int) -> str:
         free |= {"steps": 1, "decay_steps": 1}
     stages = tuple(stage for stage in recipe.stages if stage.from_step < step)
     train = msgspec.structs.replace(recipe.train, **free)
-    fixed = msgspec.structs.replace(recipe, train=train, stages=stages)
-    return hashlib.sha256(msgspec.json.encode(fixed)).hexdigest()
+    return msgspec.json.encode(msgspec.structs.replace(recipe, train=train, stages=stages))
+
+
+def fingerprint(recipe: Recipe, step: int) -> str:
+    """A hash of that."""
+    return hashlib.sha256(fixed(recipe, step)).hexdigest()
 
 
 def restore(recipe: Recipe, base: Base, path: Path, world: World, feed: Feed) -> State:
@@ -148,6 +156,7 @@ def keep(state: State, path: Path, feed: Feed) -> None:
         "step": state.step,
         "fingerprint": fingerprint(state.recipe, state.step),
         _ROWS: feed.digests(state.step),
+        _RECIPE: fixed(state.recipe, state.step).decode(),
     }
     if not world.first:
         return
@@ -217,13 +226,35 @@ def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
         if not path.is_file():
             raise TypeError("no regular file")  # a pipe would be waited for
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(saved, dict) or saved.keys() - {_ROWS} != _SAVED:
+        if not isinstance(saved, dict) or saved.keys() - {_ROWS, _RECIPE} != _SAVED:
             raise TypeError(f"holds a {type(saved).__name__}")
         if type(saved["step"]) is not int or saved["step"] < 0:
             raise TypeError(f"is of step {saved['step']!r}")
     except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
         raise _unusable(path, error) from None
     if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
-        raise RecipeError(f"{path} belongs to another recipe; choose another --out folder")
+        said = _other(saved.get(_RECIPE), fixed(recipe, saved["step"]))
+        raise RecipeError(f"{path} belongs to another recipe{said}; change it back, or choose another --out folder")
     found: dict[str, Any] = saved
     return found
+
+
+def _other(then: object, now: bytes) -> str:
+    """What differs in two recipes, as far as the state says."""
+    if not isinstance(then, str):
+        return ""
+    with suppress(ValueError, RecursionError):  # a damaged one
+        was, is_now = (dict(_keys("", json.loads(text))) for text in (then, now))
+        names = [name for name in {**was, **is_now} if was.get(name) != is_now.get(name)]
+        said = [f"{name} was {was.get(name)!r:.60}, is {is_now.get(name)!r:.60}" for name in names[:MOST_NAMED]]
+        return f" ({'; '.join(said)}{'; and more' if len(names) > MOST_NAMED else ''})" if said else ""
+    return ""
+
+
+def _keys(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The values of a nested object, by dotted names."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _keys(f"{name}.{key}" if name else key, part)
+    else:
+        yield name, value
