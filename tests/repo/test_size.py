@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 51_030, TESTS: 37_300}
+WHOLE_WALLS = {SOURCE: 51_330, TESTS: 37_490}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -23,10 +23,10 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_830,
     "server": 6_520,
-    "operations": 2_600,
+    "operations": 2_880,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_190,
+    "cli": 5_220,
 }
 
 

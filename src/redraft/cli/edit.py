@@ -19,13 +19,14 @@ meanwhile.
 
 examples:
   redraft edit notes.md:4-6 --strength 0.4
-  redraft edit order.json:1 --instruction 'Set qty to 520.' --write"""
+  redraft edit order.json:1 --instruction 'Set qty to 520.' --write
+  redraft edit settings.toml --instruction 'Set port to 9090.'"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "edit", "revise some lines of a file", run, epilog=EPILOG)
-    parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP)
+    parser.add_argument("place", metavar="FILE[:LINES]", help=PLACE_HELP + "; with --instruction also the file alone")
     parser.add_argument("--write", action="store_true", help="write the result to the file")
     share = "share that starts as noise, up to 1 (default: 0.5, or 1 with --instruction)"
     parser.add_argument("--strength", type=float, metavar="S", help=share)
@@ -38,12 +39,14 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, revise, print, write."""
-    source = read_lines(arguments.place, to_write=arguments.write)
+    from redraft.operations.edit_record import record_of
+
+    source = read_lines(arguments.place, to_write=arguments.write, may_be_whole=arguments.instruction is not None)
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     constraint = gap_constraint(arguments)
-    start, end = source.spans[0]
-    is_record = source.data[start:end].startswith(b"{") and b"\n" not in source.data[start:end]
+    span = source.data[slice(*source.spans[0])]
+    is_record = (span.startswith(b"{") and b"\n" not in span) or record_of(span.decode(), arguments.instruction or "")
     say_bounds(arguments, "Edit:" if arguments.instruction is not None and is_record else None)
     engine = load_engine(arguments)
     with traced(engine, arguments, "edit") as engine:

@@ -69,20 +69,23 @@ class TextFile:
             raise RunError(f"{self.path} could not be written: {error.strerror}; it is as it was") from None
 
 
-def read_lines(place: str, *, to_write: bool = False) -> TextFile:
-    """Read what FILE:LINES names; LINES may be several ranges, in order, as 3,10-12.
+def read_lines(place: str, *, to_write: bool = False, may_be_whole: bool = False) -> TextFile:
+    """Read what FILE:LINES names; LINES may be several ranges, in order, as 3,10-12. FILE alone `may_be_whole`.
 
     Raises RequestError for a place that is spelt otherwise or does not exist, for a file that is not UTF-8 text and,
     where it is `to_write`, for a pipe or a device.
     """
+    is_whole = may_be_whole and os.path.isfile(place)  # noqa: PTH113  # which raises nothing for a name that is too long
     found = PLACE.fullmatch(place)
-    if found is None:
+    if found is None and not is_whole:
         raise RequestError(f"the place is {place!r}; write a file and its lines, as notes.py:10-20")
-    path = Path(found["file"])
+    path = Path(place if found is None or is_whole else found["file"])
     if to_write and path.exists() and not path.is_file():
         raise RequestError(f"{path} is no regular file, which --write could replace; leave --write out")
     data = read_file(path, str(path))
     _check_text(path, data)
+    if found is None or is_whole:
+        return TextFile(path, data, (_bare(data, 0, len(data)),))
     return TextFile(path, data, tuple(_spans(path, data, found["lines"])))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -38,6 +39,7 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
+from redraft.operations.edit_record import record_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -47,6 +49,8 @@ KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 ROOM = 48
 """Tokens by which a rewritten span may grow if nothing else is said."""
+_ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
+"""As the line of a file that it is to be: nano was taught spaces around it."""
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 
@@ -88,7 +92,8 @@ def edit(
     by default 0.5, and 1 with an `instruction`. The revised span has as many tokens as before, or up to `slack` fewer
     or more, and satisfies the `constraint`, to which a span longer than one canvas cannot be held. With an
     `instruction` the model is shown it and the whole text as a user's turn (nano, which knows one record at a time, the
-    span alone if that is whole lines), and the text stands in its answer; at strength 1, without slack and constraint,
+    span alone if that is whole lines; of lines of keys and values their members as one record, which stay where the
+    instruction does not speak of them), and the text stands in its answer; at strength 1, without slack and constraint,
     the span is then as long as it gets, up to `room` tokens longer, if it and all behind it have room in one canvas.
     Raises RequestError for a span that is empty, outside the text or cuts a character, and for options that an edit
     decides by itself; ConstraintError if no text of such a length satisfies the constraint; DeadlineError if the time
@@ -115,7 +120,9 @@ def edit(
     options = seeded(options, seed)
     free = instruction is not None and strength == 1 and slack is None and not constraint
     left = shared_time(options)
-    found = _rewritten(engine, before, shown, room, left) if free else None
+    found = _in_lines(engine, shown, instruction, room, left) if free and instruction and engine.by_fields else None
+    if found is None and free:
+        found = _rewritten(engine, before, shown, room, left)
     made = found or _revised(engine, before, shown, strength, slack or 0, constraint, left)
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
@@ -220,6 +227,24 @@ def _rewritten(
     after = done.text.removesuffix(rest).replace(UNREADABLE, "")
     found = _Span(after, 1, sum(done.steps), done.finish == "deadline")
     return found if len(encode(after, bos=False)) <= most else None
+
+
+def _in_lines(
+    engine: Core, shown: Sequence[str], instruction: str, room: int, left: Callable[[], Options]
+) -> _Span | None:
+    """Lines of keys and values as an instruction makes them; None if the span is something else, or if a text that was
+    JSON would be none."""
+    above = shown[0].rpartition("\n")[2]
+    record = record_of(shown[1], instruction, above) if not above.strip("\ufeff \t") else None
+    if record is None:
+        return None
+    alone = ["", record.text, ""]
+    asked = _ASSIGNED.sub(r"\1 = ", instruction)
+    made = _rewritten(engine, _before(engine, alone, asked), alone, room, left)
+    after = None if made is None else record.after(made.text)
+    if made is None or after is None or (_is_json("".join(shown)) and not _is_json(f"{shown[0]}{after}{shown[2]}")):
+        return None
+    return made._replace(text=after)
 
 
 def _anything_before(rest: str, limits: CompileLimits) -> Compiled:
