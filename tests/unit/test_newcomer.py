@@ -20,11 +20,14 @@ from tests.helpers import ROOT, Shell
 import redraft
 import redraft.cli.display
 from redraft.__main__ import main
-from redraft.cli import common
+from redraft.cli import common, run, tune
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.json import _requests, fields_among
+from redraft.cli.rows import Done
+from redraft.constraints.compile.moments import moments_of
 from redraft.engine.request import Options, Request
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, RequestError
+from redraft.operations.edit import Edit
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message
@@ -132,7 +135,7 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == printed
 
 
-@pytest.mark.parametrize(("text", "printed"), [('{"a":"x","qty":2}', False), ("port: 80", True)])
+@pytest.mark.parametrize(("text", "printed"), [('{"a":"x","qty":2}', False), ("some words", True), ("port: 80", False)])
 def test_lines_that_are_no_record_are_said_to_be_beyond_nano(
     text: str, printed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
@@ -224,3 +227,92 @@ def test_a_documents_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert json.loads(shown) == value
     assert all(one.isprintable() or one == "\n" for one in shown)
+
+
+# -- what a newcomer met -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "moments"),
+    [
+        ("Backup finished 2026-11-02 08:14:55, load 0.73", ["2026-11-02T08:14:55Z"]),
+        ("2026-11-02 08:14:55 login from 10.0.0.7", ["2026-11-02T08:14:55Z"]),
+        ("2026-11-02 08:14:55 WARN slow response after 23.10 ms", ["2026-11-02T08:14:55Z"]),
+        ("2026-11-02T08:14:55Z GET /index 200 0.123s", ["2026-11-02T08:14:55Z"]),
+        ("A gift due 2027-03-03 10:00, 12.50 EUR", ["2027-03-03T10:00:00Z"]),
+        ("Delivery on 2027-03-03 at 10:00.", ["2027-03-03T10:00:00Z"]),
+        ("Logged 2026-11-02 08:14:55, meeting at 9.30", []),
+        ("2026-11-02 08:14:55 termin am 12.5.", []),
+        ("2026-11-02 08:14:55 termin 12.5.", []),
+        ("2026-11-02 08:14:55 und 5.11.26", []),
+        ("Delivery on 2027-03-03 at 9:30 in the evening", []),
+    ],
+)
+def test_a_moment_as_iso_has_it_is_held_beside_other_numbers(text: str, moments: list[str]) -> None:
+    """`load 0.73` was something that may be a time, and the stamp beside it became one of the year 21."""
+    assert moments_of(text, dated=True) == moments
+
+
+def test_an_empty_text_and_names_in_place_of_a_schema_are_refused_in_python_too() -> None:
+    engine = redraft.load("nano")
+    with pytest.raises(RequestError, match="text to extract from is empty"):
+        engine.extract(" \n", "who, qty int")
+    with pytest.raises(ConstraintError, match="'who' and what stands beside it are no keywords"):
+        engine.extract("Send 3 apples to Maria.", {"who": "str", "qty": "int"})
+    with pytest.raises(ConstraintError, match="are no keywords"):
+        engine.extract_many(["Send 3 apples to Maria."], {"who": "str"})
+    (found,) = engine.extract_many([""], "who")
+    assert isinstance(found, RequestError)
+
+
+def test_a_text_of_two_bytes_a_character_is_refused_once(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first line was an error, and the others were answered with zeros between their letters."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a"}\n' * 3, encoding="utf-16")
+    assert "is UTF-16 text; save it as UTF-8" in shell(["run", str(file), str(tmp_path / "out.jsonl")], 2).err
+    assert "is UTF-16 text; save it as UTF-8" in shell(["eval", "--file", str(file)], 2).err
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(file.read_bytes()), isatty=lambda: False))
+    out, err = shell(["json", "--schema", "who", "--many"], 1)
+    assert (out.strip(), err.count("UTF-16")) == ("null", 1)
+
+
+def test_a_run_says_how_far_it_is_and_how_it_goes_on(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "EVERY_SEC", 0)
+
+    def work() -> None:
+        with run._bar(9) as report:
+            report(Done(1, 0))
+            report(Done(2, 0))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="behind 2 of 9 rows; the same command goes on"):
+        work()
+    assert "redraft: 2 of 9 rows" in capsys.readouterr().err
+
+
+def test_a_tune_without_a_terminal_shows_progress_by_time(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "EVERY_SEC", 0)
+    shown = tune.Progress()
+    for step in (1, 2, 3):
+        shown(step, 9, {"encode": 1.0})
+    assert capsys.readouterr().err.count("redraft: step ") == 3
+
+
+def test_the_name_of_a_file_in_place_of_a_text_is_noted(tmp_path: Path, shell: Shell) -> None:
+    (tmp_path / "mail.txt").write_text("Send 3 apples to Maria.")
+    said = shell(["json", "--schema", "who", "--seed", "1", str(tmp_path / "mail.txt")]).err
+    assert "mail.txt is taken as the text itself; to read the file of that name, put < in front" in said
+
+
+def test_a_json_file_stays_one(tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`edit --write` left `"aat": ` in place of a line."""
+    file = tmp_path / "shop.json"
+    file.write_text('{"vat": 0.19}\n')
+    done = Edit(b'{"vat": \n', "", "", 1, 1, 0)
+    monkeypatch.setattr("redraft.operations.engine.Engine.edit", lambda *_, **__: done)
+    words = ["edit", str(file), "--instruction", "The vat is now 0.07."]
+    assert "is JSON and would not be any more, so nothing is written" in shell([*words, "--write"], 1).err
+    assert file.read_text() == '{"vat": 0.19}\n'
+    shell(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import codecs
 import json
 import mimetypes
 import os
@@ -158,6 +159,8 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
     if file is not None:
         return _text(read_file(file, str(file)), str(file))
     if argument is not None and argument != "-":
+        if os.path.isfile(argument):  # noqa: PTH113  # which raises nothing for a name that is too long
+            note(f"{argument} is taken as the {what} itself; to read the file of that name, put < in front")
         return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
@@ -235,6 +238,8 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
                 f"line {number} of {name} has over {MOST_READ} bytes, more than any context holds; give less:"
                 " nothing behind it was read"
             )
+        if number == 1:
+            refuse_utf16(line, name)
         yield number, line
 
 
@@ -244,8 +249,15 @@ def decoded(raw: bytes, source: str) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        refuse_utf16(raw, source)
         at = error.start + len(raw) - len(error.object)
         raise RequestError(f"{source} is not UTF-8 (byte {at} is 0x{raw[at]:02x})") from None
+
+
+def refuse_utf16(start: bytes, source: str) -> None:
+    """Raise RequestError for what begins as Windows begins a text of two bytes a character."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise RequestError(f"{source} is UTF-16 text; save it as UTF-8")
 
 
 def escaped(text: str) -> str:

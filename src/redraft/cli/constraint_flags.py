@@ -56,17 +56,13 @@ def read_schema(given: str) -> Any:
 
     An object with names of types in place of keywords is no schema, although the standard would allow anything for it.
     """
-    from redraft.constraints.compile.keywords import CARE
-    from redraft.constraints.schemas import EXAMPLE, plain_schema
+    from redraft.constraints.schemas import check_keywords, plain_schema
 
     path = Path(given)
     is_file = not given.lstrip().startswith("{") and (path.suffix == ".json" or _is_file(path, given))
     try:
         schema = plain_schema(_read(path, "--schema") if is_file else given)
-        if isinstance(schema, dict) and schema and not schema.keys() & CARE.keys():
-            first = next(iter(schema))
-            said = f"{first!r} and what stands beside it are no keywords of JSON Schema"
-            raise ConstraintError(f"{said}; write a schema, or fields as {EXAMPLE}")
+        check_keywords(schema)
         return schema
     except ConstraintError as error:
         raise type(error)(f"--schema: {error}") from None

@@ -12,7 +12,7 @@ from redraft.cli.common import Commands, command, load_engine, note, print_json,
 from redraft.cli.file_lines import PLACE_HELP, TextFile, read_lines
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 
 if TYPE_CHECKING:
     from redraft.engine.request import Options
@@ -105,11 +105,15 @@ def show(
 ) -> int:
     """Print the diff, or everything as JSON, and write if asked to; returns the exit code. Nothing is written where the
     diff cannot be printed, nor of a text that the time cut, which is a draft."""
+    from redraft.operations.edit_record import is_json
+
     diff, writes = source.diff(data), arguments.write and not is_cut
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
             note("the new text is the one that was there; another --seed may change it")
+    if writes and is_json(source.data) and not is_json(data):
+        raise RunError(f"{source.path} is JSON and would not be any more, so nothing is written; try another --seed")
     if writes:
         source.write(data)
         note(f"wrote {source.path}")

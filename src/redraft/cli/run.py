@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
 from redraft.cli.backend import backend_of
-from redraft.cli.common import Commands, command, load_engine, note, print_json
+from redraft.cli.common import Commands, command, load_engine, note, print_json, refuse_utf16
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.errors import RequestError
@@ -42,6 +42,8 @@ examples:
 
 DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")
 """Flags that decide the answers."""
+
+EVERY_SEC = 30
 
 SOME_WRONG = 3
 """The exit code where all rows are done and some have no answer."""
@@ -205,7 +207,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:
 
 @contextmanager
 def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
-    """A bar on a terminal's stderr: rows, what is left, rows and tokens a second, engines of a fleet."""
+    """A bar on a terminal's stderr: rows, what is left, rows and tokens a second, engines of a fleet. Elsewhere a line
+    each `EVERY_SEC`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -213,14 +216,23 @@ def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task, began, first = bar.add_task("rows", total=rows, said=""), time.monotonic(), [-1]
+        at, answered = [began], [0]
 
         def report(done: Done) -> None:
+            answered[0] = done.rows
             first[0] = done.rows - 1 if first[0] < 0 else first[0]
             seconds = max(1e-6, time.monotonic() - began)
             said = f"{(done.rows - first[0]) / seconds:.0f} rows/s, {done.tokens / seconds:.0f} tokens/s"
+            if not console.is_terminal and time.monotonic() > at[0] + EVERY_SEC:
+                at[0] = time.monotonic()
+                note(f"{done.rows} of {rows} rows, {said}")
             bar.update(task, completed=done.rows, said=said + (f", {replicas} replicas" if replicas else ""))
 
-        yield report
+        try:
+            yield report
+        except KeyboardInterrupt:
+            said = f"interrupted behind {answered[0]} of {rows} rows" if answered[0] else "interrupted"
+            raise KeyboardInterrupt(f"{said}; the same command goes on") from None
 
 
 def count_rows(path: Path) -> int:
@@ -229,6 +241,8 @@ def count_rows(path: Path) -> int:
 
     try:
         with path.open("rb") as file:
+            refuse_utf16(file.read(2), str(path))
+            file.seek(0)
             return sum(1 for _ in rows_of(file))
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from None

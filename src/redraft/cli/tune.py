@@ -31,7 +31,7 @@ examples:
 
 docs/tutorials/fine-tune.md goes from rows of your own to a tuned model."""
 
-EVERY = 50
+EVERY, EVERY_SEC = 50, 30
 RECORD = "training-record.json"
 
 
@@ -87,7 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
         if lost:
             shares = ", ".join(f"{one.task} = 0.1" for one in lost)
             note(f"to keep them, mix their examples in and train again:  [data] tasks = {{ {shares} }}")
-        note(f"{out} is a checkpoint; try  redraft generate --model {out} --chat PROMPT")
+        note(
+            f"{out} is a checkpoint; try  redraft generate --model {out} --chat PROMPT  or, for fields out of"
+            f" a text,  redraft json --model {out} --schema FIELDS TEXT"
+        )
         print(out)
     return 0
 
@@ -114,11 +117,12 @@ def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
 
 
 class Progress:
-    """A line on stderr: rewritten in place on a terminal, else at the first step and each `EVERY`; a probe's stays."""
+    """A line on stderr: rewritten in place on a terminal, else at the first step, each `EVERY` and each
+    `EVERY_SEC`; a probe's stays."""
 
     def __init__(self) -> None:
         self.ran = 0
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
         self._open = False
 
     def __call__(self, step: int, total: int, row: dict[str, float]) -> None:
@@ -135,8 +139,9 @@ class Progress:
         if sys.stderr.isatty():
             show(line, last=stays)
             self._open = not stays
-        elif stays or self.ran == 1 or step % EVERY == 0:
+        elif stays or self.ran == 1 or step % EVERY == 0 or time.monotonic() > self._said + EVERY_SEC:
             note(line)
+            self._said = time.monotonic()
 
     def close(self) -> None:
         """End the line, so that the next output has one of its own."""

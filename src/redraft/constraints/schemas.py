@@ -15,6 +15,7 @@ from typing import Any, get_origin
 
 import msgspec
 
+from redraft.constraints.compile.keywords import CARE
 from redraft.errors import ConstraintError, did_you_mean
 from redraft.prompts import CLOCK
 
@@ -58,6 +59,14 @@ def plain_schema(schema: Any) -> Any:
         ) from None
     except RecursionError:
         raise ConstraintError("the schema nests too deeply to read; flatten it") from None
+
+
+def check_keywords(schema: Any) -> None:
+    """Raise ConstraintError for an object with names of types in place of keywords, which is no schema, although the
+    standard would allow anything for it."""
+    if isinstance(schema, dict) and schema and not schema.keys() & CARE.keys():
+        said = f"{next(iter(schema))!r} and what stands beside it are no keywords of JSON Schema"
+        raise ConstraintError(f"{said}; write a schema, or fields as {EXAMPLE}")
 
 
 def schema_of_fields(text: str) -> dict[str, Any]:

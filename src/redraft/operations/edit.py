@@ -16,7 +16,6 @@ language is kept nowhere: the next text has another.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +38,7 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
-from redraft.operations.edit_record import record_of
+from redraft.operations.edit_record import is_json, record_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -164,17 +163,9 @@ def _lines_alone(shown: list[str]) -> list[str]:
     """The span without what is around it, if it is whole lines of a text that is no JSON document by itself: more than
     one record is nothing that a model of single records was taught."""
     above, below = shown[0].rpartition("\n")[2], shown[2].partition("\n")[0]
-    if above.strip("\ufeff \t") or below.strip() or _is_json("".join(shown)):
+    if above.strip("\ufeff \t") or below.strip() or is_json("".join(shown)):
         return shown
     return ["", shown[1], ""]
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 @lru_cache
@@ -242,7 +233,7 @@ def _in_lines(
     asked = _ASSIGNED.sub(r"\1 = ", instruction)
     made = _rewritten(engine, _before(engine, alone, asked), alone, room, left)
     after = None if made is None else record.after(made.text)
-    if made is None or after is None or (_is_json("".join(shown)) and not _is_json(f"{shown[0]}{after}{shown[2]}")):
+    if made is None or after is None or (is_json("".join(shown)) and not is_json(f"{shown[0]}{after}{shown[2]}")):
         return None
     return made._replace(text=after)
 

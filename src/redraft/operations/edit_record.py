@@ -184,6 +184,15 @@ def record_of(text: str, instruction: str, lead: str = "") -> Record | None:
     return Record(tuple(lines), MappingProxyType(members), said, lead, joint)
 
 
+def is_json(text: str | bytes) -> bool:
+    """Whether a text is one value of JSON."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _member(line: str) -> _Member | None:
     body = line.rstrip(" \t\r").removesuffix(",").rstrip(" \t")
     found = _MEMBER.fullmatch(body)

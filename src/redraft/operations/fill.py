@@ -65,9 +65,9 @@ def fill(
     if verbatim and source is None:
         raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
     options = options if seed is None else replace(options, seed=seed)
-    shown = template if prompt is None else prompt
-    # What is longer than the context is refused at once, and not when its template has been compiled for seconds.
-    engine.resolve(Request(shown if source is None else source, replace(options, max_tokens=1), chat=chat))
+    shown = source if source is not None else template if prompt is None else prompt
+    if isinstance(shown, str):  # refused at once if it is over the context, not behind seconds of compiling
+        engine.resolve(Request(shown, replace(options, max_tokens=1), chat=chat))
     again = reads_back(engine, read_back)
     fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, again, options)
     if verbatim is not None or source is None or not engine.by_fields:

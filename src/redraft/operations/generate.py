@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from redraft.constraints.checks import Check
-from redraft.constraints.schemas import plain_schema
+from redraft.constraints.schemas import check_keywords, plain_schema
 from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Core
 from redraft.engine.events import Event
@@ -84,7 +84,8 @@ def extract(
     for what is no text, ConstraintError for one that is too long to copy from.
     """
     held = replace(options, **_given({"seed": seed}))
-    request = _extraction(engine, plain_schema(schema), text, held, verbatim)
+    check_keywords(plain := plain_schema(schema))
+    request = _extraction(engine, plain, text, held, verbatim)
     return _read(engine, request, repair(engine, request), read_back)
 
 
@@ -107,7 +108,7 @@ def extract_many(
     1, ConstraintError for a schema that cannot be kept.
     """
     _check_many(texts, "texts", at_once)
-    plain = plain_schema(schema)
+    check_keywords(plain := plain_schema(schema))
     engine.language(schema_source(plain))  # what cannot be kept would be every text's error
     held, taken = replace(options, **_given({"seed": seed})), deque[ResolvedRequest | RedraftError]()
 
@@ -139,6 +140,8 @@ def _extraction(engine: Core, plain: Any, text: str, options: Options, verbatim:
     """The request for the fields of a schema. Raises RequestError, ConstraintError."""
     if not isinstance(text, str):
         raise RequestError(f"the text to extract from is {text!r:.80}; it must be a string")
+    if not text.strip():
+        raise RequestError("the text to extract from is empty; some text is needed")
     language = held_to(engine, schema_source(plain), text, options, verbatim)
     return engine.resolve(Request(of_schema(plain, text), options, chat=True, constraint=language))
 

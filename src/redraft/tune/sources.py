@@ -273,7 +273,8 @@ def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
     except UnicodeDecodeError as error:
         raise RecipeError(f"{where}: not UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
-        raise RecipeError(f"{where}: not JSON ({error})") from None
+        table = "; of a table make a JSON object of each row" if ".csv" in where or ".tsv" in where else ""
+        raise RecipeError(f"{where}: not JSON ({error}){table}") from None
     found = _conversation(row, where)
     if any(_SURROGATE.search(json.dumps(message["content"], ensure_ascii=False)) for message in found.messages):
         raise RecipeError(f"{where}: a text has an unpaired surrogate; write valid Unicode")

@@ -86,6 +86,12 @@ _UNREAD_TIME = re.compile(
     re.I,
 )
 """What may be a time that nothing here reads: an hour alone, figures without a colon, or words."""
+_DECIMAL = re.compile(
+    r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-])"
+    r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
+)
+_AHEAD = "at|around|about|by|from|until|till|before|after|since|um|gegen|ab|bis|von|nach|on|am|den|le|el|il"
+"""Words behind which figures with a dot may be an hour or a day."""
 _UNREAD_ZONE = re.compile(
     r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
 )
@@ -123,10 +129,11 @@ def dates_of(text: str) -> list[str]:
 
 def clocks_of(text: str) -> list[str]:
     """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read.
-    Of 9:30 alone either half of the day, unless another time of the text shows its clock to have 24 hours."""
-    text = _OFFSET.sub(r"\1", _dates(text)[1])
+    Of 9:30 alone either half of the day, unless another time, or a date as ISO has it, shows its clock to have 24
+    hours."""
+    is_iso, text = bool(DATE.search(text)), _OFFSET.sub(r"\1", _dates(text)[1])
     times, found, halves = _TIMED.findall(text), set[str](), set[bool]()
-    is_of_24 = f"{_READ}T" in text or any(hour[0] == "0" or int(hour) > 12 or second for hour, _, second, _ in times)
+    is_of_24 = is_iso or any(hour[0] == "0" or int(hour) > 12 or second for hour, _, second, _ in times)
     for hour, minute, second, half in times:
         hours = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
         if hours > 23 or int(minute) > 59 or int(second or 0) > 59 or (half and not 0 < int(hour) <= 12):
@@ -141,7 +148,10 @@ def clocks_of(text: str) -> list[str]:
 
 def moments_of(text: str, *, dated: bool) -> list[str]:
     """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
-    behind each of its dates, and midnight where it has no number but these."""
+    behind each of its dates, and midnight where it has no number but these. Who writes 2026-11-02 08:14:55 writes no
+    moment as 1.55, which is a load or a size then."""
+    if DATE_TIME.search(text):
+        text = _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
     if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) or re.search(r":\d\d\.\d", text):
         return []
     offsets = [found[2] for found in _OFFSET.finditer(text)]
@@ -204,6 +214,13 @@ def _dates(text: str) -> tuple[set[str], str]:
     years = {each for year, _, _ in found for each in (year, year + 1)}
     found |= {(year, month, day) for year in years for month, day in undated} if len(years) <= MOST_MOMENTS else set()
     return {f"{year:04}-{month:02}-{day:02}" for year, month, day in found if _is_date(year, month, day)}, text
+
+
+def _is_amount(before: str | None, number: str, unit: str | None, end: str | None) -> bool:
+    """Whether figures with dots are an amount or an address, and neither a day nor an hour."""
+    dots = number.count(".")
+    is_led = re.fullmatch(_AHEAD, before or "", re.I)
+    return bool(unit) or dots == 3 or (dots == 1 and not end and not is_led)
 
 
 def _month(name: str) -> int:

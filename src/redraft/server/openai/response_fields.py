@@ -78,9 +78,10 @@ AnyItem = Annotated[
 class Format(Body):
     """The form of the answer."""
 
-    inert = frozenset({"name", "description", "strict"})
+    inert = frozenset({"description", "strict"})
 
     type: Literal["text", "json_object", "json_schema"]
+    name: Name | None = Field(default=None, description="returned with the answer")
     schema_: Schema | None = Field(default=None, alias="schema")
 
 

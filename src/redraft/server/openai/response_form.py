@@ -103,6 +103,7 @@ class ResponseForm:
 
     def _response(self, status: str) -> Json:
         body = self.body
+        wanted = None if body.text is None else body.text.format
         chosen = "auto" if body.tool_choice is None else body.tool_choice
         return {
             "id": self.id,
@@ -120,7 +121,7 @@ class ResponseForm:
             "previous_response_id": None,
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": wanted.model_dump(by_alias=True, exclude_none=True) if wanted else {"type": "text"}},
             "tool_choice": chosen if isinstance(chosen, str) else chosen.model_dump(),
             "tools": [tool.model_dump() | {"strict": True} for tool in body.tools or ()],
             "top_p": 1.0 if body.top_p is None else body.top_p,
