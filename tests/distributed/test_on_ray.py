@@ -386,8 +386,9 @@ class TestRun:
         asked = [row(i) for i in range(9)]
         asked[5]["messages"][0]["content"] += "\u2028 2026-01-02"  # what is no end of a line, and no date
         wanted = expected(asked)
-        folder, table, target = tmp_path / "in", tmp_path / "in.parquet", tmp_path / "out.parquet"
+        folder, table, target = tmp_path / "in", tmp_path / "max_tokens=1" / "in.parquet", tmp_path / "out.parquet"
         folder.mkdir()
+        table.parent.mkdir()  # which was a field of every row
         (folder / "b.jsonl").write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in asked[4:]))
         (folder / "a.jsonl").write_text("\n".join(json.dumps(one) for one in asked[:4]))
         (folder / "_SUCCESS").touch()
@@ -411,6 +412,12 @@ class TestRun:
         assert not (tmp_path / "out.parquet.lines").exists()
         code, error = output_of(two_nodes.redraft("run", str(table), str(target), "--seed", "7"))
         assert (code, "out.parquet exists; name another output, or remove it" in error) == (2, True), error
+        (tmp_path / "typed").mkdir()
+        for kind in (int, str):
+            typed = pyarrow.Table.from_pylist([{"max_tokens": kind(8)}])
+            parquet.write_table(typed, tmp_path / "typed" / f"{kind.__name__}.parquet")
+        code, error = output_of(two_nodes.redraft("run", str(tmp_path / "typed"), str(tmp_path / "b.parquet")))
+        assert (code, "typed cannot be read (" in error, "max_tokens has" in error) == (2, True, True), error
 
     def test_an_output_of_other_rows_is_refused(self, two_nodes: TwoNodes, rows: list[Any], tmp_path: Path) -> None:
         write(tmp_path / "in", rows[:2])

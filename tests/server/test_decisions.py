@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from redraft.engine.dial import fingerprint
 from redraft.engine.request import Options, Request
 from redraft.operations.decide import BELIEF, UNEXPECTED, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.operations.engine import Engine
+from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.settings import Settings
+from redraft.server.openai.decisions import Decisions
 
 WRONG = ANSWER.replace("417", "418")
 
@@ -173,6 +176,26 @@ def test_questions_times_canvases_have_a_bound(server: Process) -> None:
     reported = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
     assert (reported.status_code, reported.json()["error"]["param"]) == (400, "canvases")
     assert "513; at most 512" in reported.json()["error"]["message"]
+
+
+def test_all_choices_of_a_decision_have_a_bound_and_are_counted_before_they_are_read() -> None:
+    """400 questions of 255 choices took 0.8 s of Python, again and again, while nobody else had an answer."""
+    many = {"type": "choice", "instructions": "a", "choices": [str(i) for i in range(255)]}
+    began = time.process_time()
+    with pytest.raises(ApiError, match="have 102000 choices and levels; at most 4096 in all") as found:
+        Decisions.read({"input": "x", "questions": [many] * 400})
+    assert time.process_time() - began < 0.3
+    assert found.value.param == "questions"
+    assert len(Decisions.read({"input": "x", "questions": [many] * 16}).questions) == 16
+
+
+def test_choices_over_a_canvas_are_refused_by_the_field_that_has_them(server: Process) -> None:
+    """The remedy was to raise `max_tokens`, which a decision does not have."""
+    asked = {"type": "choice", "instructions": "a", "choices": ["x" * 1000, "y" * 1000]}
+    answer = httpx2.post(f"{server.base}/decisions", json={"input": "x", "questions": [asked]}, timeout=100)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "questions")
+    assert error["message"].endswith("shorten its choices")
 
 
 def test_a_decision_ends_when_the_time_is_up(nano: Engine) -> None:

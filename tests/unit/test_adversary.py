@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import pickle
 import threading
@@ -804,8 +805,9 @@ def test_what_is_no_text_is_not_extracted_from() -> None:
         next(engine.map("ab"))
     with pytest.raises(RequestError, match="one text"):
         engine.extract_many("ab", "who")
-    with pytest.raises(RequestError, match="at_once is 0"):
-        engine.extract_many(["ab"], "who", at_once=0)
+    for wrong in (0, math.nan, 1.5, True, "2"):  # of NaN texts at once none was asked, and nobody told
+        with pytest.raises(RequestError, match="at_once is "):
+            engine.extract_many(["ab"], "who", at_once=wrong)  # type: ignore[arg-type]  # as a program without types does
     with pytest.raises(ConstraintError):
         engine.extract_many(["ab"], {"type": "objekt"})
 

@@ -410,6 +410,13 @@ def test_a_grammar_that_is_too_large_four_deep_is_held_less_deep() -> None:
         (r"[\u0600-\u06ff][\U00010000-\U0010FFFF]", ["\u0627😀"], ["a😀"]),
         ("[a-z&&aeiou]", ["&", "b"], ["A"]),
         (r'"\u00a0bc" "\u0085ab"', ["\xa0bc\x85ab"], ["\ua0bc"]),
+        ("[^--z]", ["+", "{"], ["3", "a", "-"]),
+        ("[--9]", ["-", ".", "5"], ["a", "+"]),
+        ("[+--]", ["+", ",", "-"], ["*", "."]),
+        (r"[^+--]", ["a"], ["+", ",", "-"]),
+        (r"[a-][-b][\u002d-9][\]\\-\]]", ["--5]", "a-.\\"], ["b--]"]),
+        (r'"\[\]\"a"', ['[]"a'], ["a"]),
+        ('x # no " [\rx ::= "\\u0041BC"', ["ABC"], ["\u41bc"]),
     ],
 )
 def test_characters_of_gbnf_by_their_numbers(rule: str, has: list[str], lacks: list[str]) -> None:
@@ -422,6 +429,8 @@ def test_characters_of_gbnf_by_their_numbers(rule: str, has: list[str], lacks: l
     [
         r'"\uD800"',
         r"[\uD800-\uDFFF]",
+        "[9--]",
+        r"[\d-z]",
         r"[\UFFFFFFFF]",
         r'"\x1fabc"',
         r'"\u001bdef"',

@@ -434,12 +434,29 @@ def test_a_server_of_several_models_wants_a_name_first(tmp_path: Path, shell: Sh
     assert [body["model"] for _, _, body in stub.seen] == ["foo"] * 3 + ["bar"] * 3
 
 
-@pytest.mark.parametrize("status", [302, 400, 404, 413, 422])
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
 def test_a_refused_row_has_the_servers_status(status: int, tmp_path: Path, shell: Shell) -> None:
     place, out = write_plain(tmp_path, 3)
     with Stub([WHOLE, says(reply({"error": {"message": "no"}}, f"{status} No")), WHOLE]) as stub:
         shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
     assert statuses_of(out) == [200, status, 200]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (reply(b"", "301 Moved"), 2),
+        (reply({"error": {"code": 429}}), 1),
+        (reply({"error": {"code": "429"}}), 1),
+        (reply({"error": {"code": 401}}), 2),
+    ],
+)
+def test_what_no_row_can_help_ends_the_run(answer: bytes, code: int, tmp_path: Path, shell: Shell) -> None:
+    """A gateway that was asked too much, and said so with status 200, made errors of 2,000 rows."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, says(answer)]) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], code)
+    assert statuses_of(out) == [200]
 
 
 def test_a_server_that_says_to_wait_is_waited_for(tmp_path: Path, shell: Shell) -> None:

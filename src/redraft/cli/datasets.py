@@ -84,16 +84,16 @@ def _gather(ray: Any, source: str, into: Path) -> None:
         raise RequestError(f"{source} has {have} ({', '.join((PARQUET, *LINES))}); pass one kind")
     # Lines as they are: Ray's read_json gives all rows the same fields, and its read_text also splits at U+2028.
     read = ray.data.read_parquet if kinds[PARQUET] else ray.data.read_binary_files
+    how = {"filesystem": system, "partitioning": None}  # a folder called a=b is no field of its rows
     try:
         with into.open("wb") as file:
-            tables = read(kinds[PARQUET] or kinds[LINES], filesystem=system).iter_batches(
-                batch_size=None, batch_format="pyarrow"
-            )
+            tables = read(kinds[PARQUET] or kinds[LINES], **how).iter_batches(batch_size=None, batch_format="pyarrow")
             for row in (row for table in tables for row in table.to_pylist()):
                 data = json.dumps(_given(row), default=_text).encode() if kinds[PARQUET] else row["bytes"]
                 file.write(data if data.endswith(b"\n") else data + b"\n")
-    except (OSError, ValueError, ray.exceptions.RayError) as error:
-        said = str(error).strip().rpartition("\n")[2]
+    except (OSError, ValueError, TypeError, ray.exceptions.RayError) as error:  # Arrow's errors of types are no values'
+        lines = [line for line in str(error).strip().splitlines() if not line.startswith("(To change")]
+        said = (lines or [type(error).__name__])[-1]
         raise RequestError(
             f"{source} cannot be read ({said}); put it where all nodes see it, at the same path"
         ) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -113,10 +114,10 @@ class Remote:
                 raise ValueError("an answer is an object")
             json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
         if error := found.get("error"):  # as some gateways say that they are overloaded
-            code = error.get("code") if isinstance(error, dict) else None
-            status = code if type(code) is int and 400 <= code < 600 else 500
-            raise FailedError(f"{self.where} answered 200 and an error: {self._shown(error)}", status)
-        if not found.get("choices"):
+            code = str(error.get("code")) if isinstance(error, dict) else ""
+            said = f"{self.where} answered 200 and an error: {self._shown(error)}"
+            raise _refused(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, said)
+        if not isinstance(found.get("choices"), list) or not found["choices"]:
             raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
         return found
 
@@ -167,17 +168,12 @@ class Remote:
             await asyncio.sleep(pause)
 
     async def _refusal(self, answer: httpx2.Response) -> RedraftError:
-        """A status other than 200 as an error of ours."""
+        """A response whose status is not 200 as an error of ours."""
         said = (await self._whole(answer)).decode(errors="replace")
-        with suppress(ValueError, LookupError, TypeError):
+        with suppress(ValueError, LookupError, TypeError, RecursionError):
             said = json.loads(said)["error"]["message"]
         said = f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
-        if answer.status_code == 429:  # it is the client that asks too much, whatever the request
-            return RunError(said)
-        if answer.status_code in (401, 403):  # nor does the key depend on the request
-            return RequestError(said)
-        kind = FailedError if answer.status_code in RETRIED else RefusedError
-        return kind(said, answer.status_code)
+        return _refused(answer.status_code, said)
 
     async def _parts(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
         """What comes of an answer. Raises RunError for one that does not come to its end."""
@@ -210,6 +206,17 @@ class Remote:
         """Another program's words, fit for one line; the key is masked before the text is cut."""
         found = str(said).replace(self.backend.key or "\0", "[the key]")
         return "".join(one if one.isprintable() else " " for one in found).strip()[:300]
+
+
+def _refused(status: int, said: str) -> RedraftError:
+    """A status other than 200 as an error of ours."""
+    if status == 429:  # it is the client that asks too much, whatever the request
+        return RunError(said)
+    if status in (401, 403):  # nor does the key depend on the request
+        return RequestError(said)
+    if status < 400:  # nor that the server is elsewhere
+        return RequestError(f"{said}; look at the URL")
+    return (FailedError if status in RETRIED else RefusedError)(said, status)
 
 
 def count_of(usage: Any, name: str) -> int | None:

@@ -187,8 +187,8 @@ def map_requests(
 def _check_many(many: object, name: str, at_once: int) -> None:
     if isinstance(many, str | bytes):
         raise RequestError(f"the {name} are one text; pass a list of them")
-    if at_once < 1:
-        raise RequestError(f"at_once is {at_once}; it must be at least 1")
+    if type(at_once) is not int or at_once < 1:
+        raise RequestError(f"at_once is {at_once!r:.80}; it must be an integer of at least 1")
 
 
 def attempts(

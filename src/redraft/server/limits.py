@@ -101,6 +101,7 @@ BOUNDS: Mapping[str, Bound] = {
     "indent": _value(0, 1000, "`n_indent`"),
     "questions": _entries(400, "questions of a decision", 1),
     "options": _entries(255, "choices or levels of a question", 2),
+    "all_options": _entries(4096, "choices and levels of all questions of a decision"),
     "option": _characters(1000, "one of these"),
     "canvases": _value(1, 64, "canvases of a decision"),
     "readings": _value(1, 512, "questions times canvases of a decision"),

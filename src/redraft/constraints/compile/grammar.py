@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.builder import Builder, Part
@@ -43,10 +42,12 @@ _LEXEME = re.compile(
     r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
 )
 
-_LITERAL = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|\[(?:[^\]\\]|\\(?:.|\Z))*(?:\]|\Z)|#[^\n]*', re.S)
+_LITERAL = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|\[(?:[^\]\\]|\\(?:.|\Z))*(?:\]|\Z)|#[^\r\n]*', re.S)
 """Texts, classes and comments of GBNF; the end of the grammar ends one that is open."""
 _CODE = re.compile(r"\\(?:(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|.)", re.S)
 """A character by its number, or another escape."""
+_ITEM = re.compile(r"\\(?:(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|(.))|(.)", re.S)
+"""One character of a class."""
 
 _REPEATS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
@@ -117,26 +118,59 @@ def _of_gbnf(grammar: str) -> str:
 
 
 def _plain(literal: re.Match[str]) -> str:
-    """A text, class or comment without escapes that the library misreads, and signs that Rust has for two classes."""
-    found = _CODE.sub(partial(_character, literal[0]), literal[0])
-    return found.replace("&", r"\x26").replace("~", r"\x7e") if found[0] == "[" else found
+    """A text, class or comment without what the library misreads, or Rust behind it."""
+    found = literal[0]
+    if found[0] == "[" and found[-1] == "]" and len(found) > len("[]"):
+        return _class(found[1:-1])
+    return _CODE.sub(_in_text, found) if found[0] == '"' else found
 
 
-def _character(literal: str, match: re.Match[str]) -> str:
-    """A character that a text or a class of GBNF has by its number, as itself: the library drops the number's zeros."""
-    if match[1] is None or literal[0] == "#":
-        return match[0]
-    code = int(match[1][1:], 16)
-    if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-        raise ConstraintError(f"the grammar has {match[0]}, which is no character")
-    char = chr(code)
-    if char.isalnum() or code > 0x7F:
+def _class(inside: str) -> str:
+    """A class of characters as Rust has it: `[+--]` is a range in GBNF, and there a difference of classes."""
+    negated, found, at = "^" * inside.startswith("^"), list[str](), 0
+    items = [_item(match) for match in _ITEM.finditer(inside, len(negated))]
+    while at < len(items):
+        is_range = at + 2 < len(items) and items[at + 1] == ("-", True)
+        low, high = items[at][0], items[at + 2 * is_range][0]
+        at += 3 if is_range else 1
+        if high < low or (is_range and max(len(low), len(high)) > 1):
+            raise ConstraintError(f"the grammar has [{inside:.100}], where {low!r} to {high!r} is no range")
+        found.append(_escaped(low) + (f"-{_escaped(high)}" if high != low else ""))
+    return f"[{negated}{''.join(found)}]"
+
+
+def _item(match: re.Match[str]) -> tuple[str, bool]:
+    """A character of a class, or a class within it as `\\d`, and whether it stands there without an escape."""
+    if match[3]:
+        return match[3], True
+    if match[1]:
+        return _numbered(match), False
+    escape = match[2]
+    return {"n": "\n", "r": "\r", "t": "\t"}.get(escape, f"\\{escape}" if escape.isalnum() else escape), False
+
+
+def _escaped(char: str) -> str:
+    return char if len(char) > 1 or char.isalnum() or ord(char) > 0x7F else f"\\x{ord(char):02x}"
+
+
+def _in_text(match: re.Match[str]) -> str:
+    """An escape of a text: a character by its number as itself, for the library drops the number's zeros."""
+    if match[1] is None:
+        return match[0][1:] if match[0][1:] in ("[", "]") else match[0]
+    char = _numbered(match)
+    if char.isalnum() or ord(char) > 0x7F:
         return char
-    if literal[0] == "[":
-        return f"\\x{code:02x}"
     if " " <= char <= "~" or char in "\n\r\t":
         return json.dumps(char)[1:-1]
     raise ConstraintError(f"the grammar has {match[0]}, a control character, in a text; write it in brackets")
+
+
+def _numbered(match: re.Match[str]) -> str:
+    """The character of a number. Raises ConstraintError."""
+    code = int(match[1][1:], 16)
+    if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+        raise ConstraintError(f"the grammar has {match[0]}, which is no character")
+    return chr(code)
 
 
 class _Reader:

@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from redraft.constraints.compile.limits import PREPARING, READING, UNTIL, is_gone
 from redraft.engine.vision import decoded_once
-from redraft.errors import DeadlineError
+from redraft.errors import ConstraintError, DeadlineError
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, Readings, decide_questions
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Name, Seed, Str
@@ -94,6 +95,17 @@ class ScoreQuestion(Asking):
 Asked = Annotated[Predicate | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
 
 
+def _few_options(sent: object) -> object:
+    """Counted before any of them is read: a short text takes long to be one."""
+    asked = [one for one in sent if isinstance(one, dict)] if isinstance(sent, list) else []
+    lists = [one[name] for one in asked for name in ("choices", "levels") if isinstance(one.get(name), list)]
+    count, most = sum(map(len, lists)), int(BOUNDS["all_options"].most)
+    if count > most:
+        said = "its questions have {count} choices and levels; at most {most} in all"
+        raise PydanticCustomError("too_long", said, {"count": count, "most": most})
+    return sent
+
+
 class Decisions(Body):
     """`POST /v1/decisions`."""
 
@@ -101,7 +113,9 @@ class Decisions(Body):
 
     model: Name | None = None
     input: Str | Annotated[list[Item], within("messages")] = Field(description="a text, or turns of text and images")
-    questions: Annotated[list[Asked], within("questions")] = Field(description="predicates, choices and scores")
+    questions: Annotated[list[Asked], within("questions"), BeforeValidator(_few_options)] = Field(
+        description="predicates, choices and scores"
+    )
     joint: Flag | None = Field(default=None, description="false: a canvas for each question, not one for all (true)")
     temperature: Annotated[Temperature, Field(gt=0)] | None = Field(
         default=None, description="what the logs of shares are divided by; left out, the checkpoint's own, or 1"
@@ -177,6 +191,10 @@ def _read(service: Service, body: Decisions, turns: list[Turn]) -> Readings:
                 canvases=body.canvases or 1,
                 check=check,
             )
+    except ConstraintError as error:  # of a constraint that nobody sent
+        long = "; shorten its choices" if "shortest valid answer" in str(error) else ""
+        said = f"a question cannot be answered on a canvas ({str(error).partition(';')[0]}){long}"
+        raise ApiError(400, said, param="questions", code="invalid_value") from None
     except DeadlineError:
         if is_gone():
             raise
