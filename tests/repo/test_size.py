@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 51_470, TESTS: 37_660}
+WHOLE_WALLS = {SOURCE: 51_520, TESTS: 37_680}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_840,
     "server": 6_540,
-    "operations": 2_880,
+    "operations": 2_930,
     "trace": 650,
     "distributed": 640,
     "cli": 5_250,

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers import Shell
 
+import redraft
 from redraft.__main__ import main
+from redraft.cli import common
 from redraft.constraints.compile import template
 from redraft.constraints.compile.template import read_template
 from redraft.engine.request import Options
@@ -179,3 +182,16 @@ def test_a_hole_that_was_compiled_wrongly_is_an_error(engine: Engine, monkeypatc
     monkeypatch.setattr(template, "compile_schema", lambda schema, verbatim: compiled)
     with pytest.raises(UnsatisfiedError, match="hole 'n'"):
         engine.fill("n = {{n}}", {"n": {"type": "integer"}}, options=Options(seed=1))
+
+
+def test_a_hole_that_is_a_guess_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first text says all of it, the second nothing."""
+    template, nano = "{{who: string}} wants {{qty: int}} {{item: string}}.", redraft.load("nano")
+    done = nano.fill(template, source="Send 3 apples to Maria.", seed=1)
+    assert (done.text, done.guesses) == ("Maria wants 3 apples.", ())
+    assert "qty" in (nano.fill(template, source="The weather is nice.", seed=1).guesses or ())
+    assert nano.fill(template, source="Send 3 apples to Maria.", seed=1, read_back=False).guesses is None
+    monkeypatch.setattr(common, "at_a_terminal", lambda: True)
+    words = ["fill", "--seed", "1", "--text", "The weather is nice.", template]
+    assert "a guess: " in shell(words).err
+    assert "qty" in json.loads(shell([*words, "--json"]).out)["guesses"]

@@ -13,6 +13,7 @@ from redraft.cli.common import (
     print_json,
     read_prompt,
     say_bounds,
+    say_guesses,
 )
 from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
@@ -69,9 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.json:
         seed, steps = done.done.seed, list(done.done.steps)
-        print_json({"text": done.text, "values": done.values, "seed": seed, "steps": steps})
+        read = {} if done.guesses is None else {"guesses": done.guesses}
+        print_json({"text": done.text, "values": done.values, "seed": seed, "steps": steps} | read)
     else:
         print(done.text)
+        say_guesses(arguments, done.guesses or ())
     return 0
 
 

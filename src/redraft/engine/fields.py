@@ -62,13 +62,18 @@ def _by_field(text: Text, done: Generation, numbers: Sequence[float], before: in
         json.loads(unfenced(done.text))
     except ValueError:
         return {}
+    spans = plain_spans(done.text)
+    return dict(zip(map(pointer_of, spans), of_spans(text, done, numbers, [*spans.values()], before), strict=True))
+
+
+def of_spans(
+    text: Text, done: Generation, numbers: Sequence[float], spans: Sequence[Span], before: int = 0
+) -> list[list[float]]:
+    """Of each span of an answer's text the numbers of its tokens, and of those ending fewer than `before` in front."""
     # The text is the content alone: thinking before it has tokens of its own.
     first, last = np.array(token_spans(text, done.tokens[done.begins :])).reshape(-1, 2).T
-    found, numbers = {}, numbers[done.begins :]
-    for path, (begin, end) in plain_spans(done.text).items():
-        its = np.flatnonzero((first < end) & (begin - before < last)).tolist()
-        found[pointer_of(path)] = [numbers[at] for at in its]
-    return found
+    places = (np.flatnonzero((first < end) & (begin - before < last)).tolist() for begin, end in spans)
+    return [[numbers[done.begins + at] for at in its] for its in places]
 
 
 def token_spans(text: Text, tokens: Sequence[int]) -> list[Span]:

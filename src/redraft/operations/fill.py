@@ -6,6 +6,9 @@ weighs every alignment of the text with the canvas at once. Widths tried side by
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,25 +18,30 @@ from typing import Any
 from redraft import prompts
 from redraft.constraints.checks import Check
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, time_limit
+from redraft.constraints.compile.stated import unstated
 from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
+from redraft.engine.fields import of_spans
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import ConstraintError, RedraftError, RequestError, UnsatisfiedError
-from redraft.operations.read_back import reads_back, second_opinion
+from redraft.operations.read_back import SURE, Opinion, reads_back, second_opinion
 from redraft.operations.repair import repair
 
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,15})?", re.ASCII)
 ROOM = 16
 """Tokens beside the shortest filling that a hole gets, if the caller sets no limit."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A filled template: the text, what went into each hole (a list where a name comes more than once), the answer."""
+    """A filled template: the text, what went into each hole (a list where a name comes more than once), the answer.
+    `guesses` are the names of holes of which that is a guess; None if it was not read back."""
 
     text: str
     values: Mapping[str, str | list[str]]
     done: Generation
+    guesses: tuple[str, ...] | None = None
 
 
 def fill(
@@ -103,17 +111,33 @@ def _filled(
     if source is not None:
         shown, chat = prompts.fill(found.bare, source), True
     request = engine.resolve(Request(shown, options, chat=chat, constraint=language, check=check))
-    done = repair(engine, request)
+    done, guesses = repair(engine, request), None
     if read_back:
         with suppress(RedraftError):  # it is filled all the same
-            done = second_opinion(engine, request, done).done
+            opinion = second_opinion(engine, request, done)
+            done, guesses = opinion.done, _guesses(engine, found, opinion, source)
     if problems := found.problems(done.text):
         raise UnsatisfiedError(done.text, [problem.reason for problem in problems])
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)
         values[name] = text if before is None else [*(before if isinstance(before, list) else [before]), text]
-    return Filled(done.text, values, done)
+    return Filled(done.text, values, done, guesses)
+
+
+def _guesses(engine: Core, template: Template, opinion: Opinion, source: str | None) -> tuple[str, ...]:
+    """The names of holes of which the value is a guess: something else was nearly as likely at one of the tokens when
+    it was read back, or it is a number, date or time that is not stated."""
+    values, done = template.values(opinion.done.text), opinion.done
+    likely = of_spans(engine.text, done, opinion.log_p, template.spans(done.text))
+    typed = {str(i): json.loads(text) if _NUMBER.fullmatch(text) else text for i, (_, text) in enumerate(values)}
+    odd = unstated(typed, opinion.asked if source is None else source)
+    found = (
+        name
+        for i, ((name, _), nats) in enumerate(zip(values, likely, strict=True))
+        if math.exp(min(nats, default=0.0)) < SURE or str(i) in odd
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _both(template: Template, check: Check | None) -> Check:

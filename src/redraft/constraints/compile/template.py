@@ -107,6 +107,10 @@ class Template:
         """(name, text) of each hole in a filled text; of several readings, each hole as long as can be, in order."""
         return [(hole.name, text) for hole, text, _ in self._filled(filled)]
 
+    def spans(self, filled: str) -> list[Span]:
+        """Where each of these stands, in characters."""
+        return [(start, start + len(text)) for _, text, start in self._filled(filled)]
+
     @property
     def checked(self) -> bool:
         """Whether some hole has a schema of which a part is only read by a validator."""
