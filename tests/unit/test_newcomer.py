@@ -24,7 +24,7 @@ from redraft.cli import common, run, tune
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.json import _requests, fields_among
 from redraft.cli.rows import Done
-from redraft.constraints.compile.moments import moments_of
+from redraft.constraints.compile.moments import clocks_of, dates_of, moments_of
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.edit import Edit
@@ -251,6 +251,8 @@ def test_a_documents_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture
 def test_a_moment_as_iso_has_it_is_held_beside_other_numbers(text: str, moments: list[str]) -> None:
     """`load 0.73` was something that may be a time, and the stamp beside it became one of the year 21."""
     assert moments_of(text, dated=True) == moments
+    pairs = [f"{day}T{clock}" for day in dates_of(text) for clock in clocks_of(text)]
+    assert all(moment.startswith(tuple(pairs)) for moment in moments)
 
 
 def test_an_empty_text_and_names_in_place_of_a_schema_are_refused_in_python_too() -> None:

@@ -123,7 +123,7 @@ def clock_is_said(hour: int, minute: int, second: int, text: str) -> bool:
 
 def dates_of(text: str) -> list[str]:
     """The dates of a text; none if it has something that may be a date and is not read."""
-    found, rest = _dates(text)
+    found, rest = _dates(_without_amounts(text))
     return [] if _UNREAD_DATE.search(_MONEY.sub(" ", _TIMED.sub(" ", rest))) else _few(found)
 
 
@@ -131,7 +131,7 @@ def clocks_of(text: str) -> list[str]:
     """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read.
     Of 9:30 alone either half of the day, unless another time, or a date as ISO has it, shows its clock to have 24
     hours."""
-    is_iso, text = bool(DATE.search(text)), _OFFSET.sub(r"\1", _dates(text)[1])
+    is_iso, text = bool(DATE.search(text)), _OFFSET.sub(r"\1", _dates(_without_amounts(text))[1])
     times, found, halves = _TIMED.findall(text), set[str](), set[bool]()
     is_of_24 = is_iso or any(hour[0] == "0" or int(hour) > 12 or second for hour, _, second, _ in times)
     for hour, minute, second, half in times:
@@ -148,10 +148,8 @@ def clocks_of(text: str) -> list[str]:
 
 def moments_of(text: str, *, dated: bool) -> list[str]:
     """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
-    behind each of its dates, and midnight where it has no number but these. Who writes 2026-11-02 08:14:55 writes no
-    moment as 1.55, which is a load or a size then."""
-    if DATE_TIME.search(text):
-        text = _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
+    behind each of its dates, and midnight where it has no number but these."""
+    text = _without_amounts(text)
     if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) or re.search(r":\d\d\.\d", text):
         return []
     offsets = [found[2] for found in _OFFSET.finditer(text)]
@@ -214,6 +212,14 @@ def _dates(text: str) -> tuple[set[str], str]:
     years = {each for year, _, _ in found for each in (year, year + 1)}
     found |= {(year, month, day) for year in years for month, day in undated} if len(years) <= MOST_MOMENTS else set()
     return {f"{year:04}-{month:02}-{day:02}" for year, month, day in found if _is_date(year, month, day)}, text
+
+
+def _without_amounts(text: str) -> str:
+    """A text without its amounts and addresses, if it has 2026-11-02 08:14:55 or the like: 1.55 is a load or a size
+    there, and no other moment."""
+    if not DATE_TIME.search(text):
+        return text
+    return _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
 
 
 def _is_amount(before: str | None, number: str, unit: str | None, end: str | None) -> bool:
