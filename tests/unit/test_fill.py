@@ -184,6 +184,12 @@ def test_a_hole_that_was_compiled_wrongly_is_an_error(engine: Engine, monkeypatc
         engine.fill("n = {{n}}", {"n": {"type": "integer"}}, options=Options(seed=1))
 
 
+def test_options_are_those_of_the_filling(engine: Engine) -> None:
+    """The length of the text was checked with one token, below the least of its answer."""
+    done = engine.fill('{"who": "{{who: string}}"}', source="Ada", options=Options(min_tokens=5, seed=1))
+    assert done.text.startswith('{"who": "')
+
+
 def test_a_hole_that_is_a_guess_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first text says all of it, the second nothing."""
     template, nano = "{{who: string}} wants {{qty: int}} {{item: string}}.", redraft.load("nano")

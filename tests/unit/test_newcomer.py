@@ -245,6 +245,9 @@ def test_a_documents_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture
         ("2026-11-02 08:14:55 termin am 12.5.", []),
         ("2026-11-02 08:14:55 termin 12.5.", []),
         ("2026-11-02 08:14:55 und 5.11.26", []),
+        ("2026-11-02 08:14:55 moved to 3.11", []),
+        ("2026-11-02 08:14:55 closed, 9.15 Uhr", []),
+        ("2026-11-02 08:14:55 closed, 10.30h", []),
         ("Delivery on 2027-03-03 at 9:30 in the evening", []),
     ],
 )

@@ -38,7 +38,8 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
-from redraft.operations.edit_record import is_json, record_of
+from redraft.operations.edit_record import record_of
+from redraft.operations.formats import is_json
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -223,19 +224,21 @@ def _rewritten(
 def _in_lines(
     engine: Core, shown: Sequence[str], instruction: str, room: int, left: Callable[[], Options]
 ) -> _Span | None:
-    """Lines of keys and values as an instruction makes them; None if the span is something else, or if a text that was
-    JSON would be none."""
-    above = shown[0].rpartition("\n")[2]
-    record = record_of(shown[1], instruction, above) if not above.strip("\ufeff \t") else None
+    """Lines of keys and values as an instruction makes them, or as they are where that cannot be written; None if the
+    span is something else."""
+    lead = shown[0].rpartition("\n")[2]
+    before = shown[0][: len(shown[0]) - len(lead)]
+    ends = not shown[2].partition("\n")[0].strip()
+    record = record_of(lead + shown[1], instruction) if ends and not lead.strip("\ufeff \t") else None
     if record is None:
         return None
     alone = ["", record.text, ""]
     asked = _ASSIGNED.sub(r"\1 = ", instruction)
     made = _rewritten(engine, _before(engine, alone, asked), alone, room, left)
-    after = None if made is None else record.after(made.text)
-    if made is None or after is None or (is_json("".join(shown)) and not is_json(f"{shown[0]}{after}{shown[2]}")):
+    if made is None:
         return None
-    return made._replace(text=after)
+    after = record.after(made.text, before, shown[2])
+    return made._replace(text=after.removeprefix(lead) if after is not None and after.startswith(lead) else shown[1])
 
 
 def _anything_before(rest: str, limits: CompileLimits) -> Compiled:

@@ -2,49 +2,52 @@
 
 A model of single records was taught `{"host":"localhost","port":8080}`, on one line. Files have the same on many lines,
 as JSON, TOML, YAML, INI or environment variables write it. So it is shown the members of such lines as one record, and
-what it changes is written back into their lines; all other lines stay as they are, byte for byte.
+what it changes is written back into their lines; all other lines stay as they are, byte for byte. Where the file is
+read by its format's own parser, that has to find what was meant, and nothing else changed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from redraft.operations.formats import Number, format_of, is_as_meant, loads
+
 MOST_MEMBERS = 8
 """Members of a record that nano was taught to change. Of more it is shown those that an instruction speaks of."""
-MOST_CHARACTERS = 2**16
+MOST_CHARACTERS, MOST_LINE, MOST_SAID = 2**14, 1000, 2000
+"""Of the lines, of one of them, and of an instruction: more is no record."""
 LEAST_SHARED = 4
 """Letters of a word that stand for it, as "debug" for "debugging"."""
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
-_MEMBER = re.compile(
-    rf"(?P<lead>[ \t]*(?:export )?)(?P<key>{_TEXT}|[^\W\d][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<value>\S.*)"
+_KEYED = re.compile(
+    rf"(?P<lead>[ \t]*(?:export )?)(?P<key>{_TEXT}|[A-Za-z_][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<rest>\S.*)", re.ASCII
 )
-_BARE_KEY = re.compile(r"[^\W\d][\w.-]*")
+_QUOTED = re.compile(rf"{_TEXT}|'[^'\\]*'")
+_COMMENT = re.compile(r"[ \t](?:#|//)")
+_BARE_KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _PLAIN = re.compile(r"""[^\s"'{}\[\],#;&*!|>%@`](?:[^"'{}\[\]#;]*[^\s"'{}\[\]#;,])?""")
 """Values without quotes, of which no file of settings makes anything else."""
-_FIXED = re.compile(
-    rf"(?:#|;|//).*|\[[^\[\]{{}}]*\]|(?:{_TEXT}[ \t]*:[ \t]*)?[{{\[]|(?:{_TEXT}|-?\d[\d.]*|[}}\]]),?|[\w.-]+:|-\s.*|---"
-)
+_WORD = re.compile(r"[\w./:@%+-]*", re.ASCII)
+"""Those that also a shell leaves as they are."""
+_OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{_TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
+_FIXED = re.compile(rf"(?:#|;|//).*|{_OPENS.pattern}|(?:{_TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---")
 """Lines between members: comments, sections, the brackets and elements of lists. So is a member of another kind."""
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 _PIECE = re.compile(rf'(?:{_TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
-
-
-class _Number(str):
-    """A number as it is written: 1.10 is not 1.1 in a file of versions."""
-
-    __slots__ = ()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class _Member:
-    """A line of a key and its value. `is_bare` where the value is text without quotes."""
+    """A line of a key and its value. `is_bare` where the value is text without quotes. Behind the value may stand a
+    comma and a comment, `end`."""
 
     lead: str
     key: str
@@ -64,31 +67,44 @@ class _Member:
 
     @property
     def json(self) -> str:
-        return json.dumps(self.value, ensure_ascii=False) if self.is_bare else self.written
+        is_plain = isinstance(self.value, str) and not isinstance(self.value, Number)
+        return json.dumps(self.value, ensure_ascii=False) if is_plain else self.written
 
     @property
     def is_quoted(self) -> bool:
         return self.key.startswith('"')
 
+    @property
+    def has_comma(self) -> bool:
+        return self.end.lstrip().startswith(",")
+
     def ending(self, *, comma: bool) -> _Member:
         """With or without a comma behind it."""
-        return replace(self, end=("," if comma else "") + self.end.replace(",", ""))
+        end = self.end.replace(",", "", 1) if self.has_comma else self.end
+        return replace(self, end="," + end if comma else end)
 
-    def of(self, value: Any, *, bare: bool) -> _Member:
-        """With another value, written as this one is."""
-        if isinstance(value, _Number):
+    def of(self, value: Any, *, bare: bool) -> _Member | None:
+        """With another value, written as this one is; None if it cannot be."""
+        is_shell, is_line = self.sep == "=", isinstance(value, str) and value.isprintable()
+        if isinstance(value, Number):
             written = str(value)
-        elif isinstance(value, str) and bare and _PLAIN.fullmatch(value):
+        elif is_line and bare and (_WORD if is_shell else _PLAIN).fullmatch(value):
             written = value
         elif value is None and "=" in self.sep:  # which has no null
             written = "" if bare else '""'
+        elif is_line and self.written.startswith("'") and not {*value} & {"'", "\\"}:
+            written = f"'{value}'"
         else:
             written = json.dumps(value, ensure_ascii=False)
-        return replace(self, value=value, written=written)
+        if is_shell and re.search(r"[$`\\!]", written):
+            return None
+        return replace(self, value=value, written=written, is_bare=written == value)
 
-    def called(self, name: str) -> _Member:
-        """With another key, written as this one is."""
-        return replace(self, key=json.dumps(name, ensure_ascii=False) if self.is_quoted else name)
+    def called(self, name: str) -> _Member | None:
+        """With another key, written as this one is; None if it cannot be."""
+        if not self.is_quoted:
+            return replace(self, key=name) if _BARE_KEY.fullmatch(name) else None
+        return replace(self, key=json.dumps(name, ensure_ascii=False))
 
     def meant(self, said: frozenset[str]) -> int:
         """How much an instruction's words speak of it: the key counts more than the value."""
@@ -99,13 +115,13 @@ class _Member:
 class Record:
     """Lines, or the pieces of one, of which some are members; the model is to see those that are `shown`.
 
-    `said` are the words of the instruction, `lead` is the indentation of the first line.
+    `names` are the keys of all lines, `said` the words of the instruction; `joint` stands between the lines.
     """
 
     lines: tuple[str | _Member, ...]
     shown: Mapping[int, _Member]
+    names: frozenset[str]
     said: frozenset[str]
-    lead: str
     joint: str
 
     @property
@@ -114,114 +130,194 @@ class Record:
         parts = (f"{json.dumps(one.name, ensure_ascii=False)}:{one.json}" for one in self.shown.values())
         return "{" + ",".join(parts) + "}"
 
-    def after(self, answer: str) -> str | None:
-        """The lines with what the answer, such a record, has changed. None if it cannot be written so.
+    def after(self, answer: str, before: str = "", behind: str = "") -> str | None:
+        """The lines with what the answer, such a record, has changed. None if it cannot be written so, with these texts
+        before and behind the lines.
 
         Where the instruction names a key, of the record or a new one, members that it does not speak of stay.
         """
         try:
-            found = _loads(answer)
+            found = loads(answer)
         except (ValueError, RecursionError):
             return None
         if not isinstance(found, dict) or any(isinstance(value, dict | list) for value in found.values()):
             return None
+        if any(_SURROGATE.search(str(one)) for pair in found.items() for one in pair):
+            return None
+        for bare in (True, False):  # text without quotes first, where there is any
+            made = self._changed(found, bare=bare)
+            if made is not None and (text := self._written(made, before, behind)) is not None:
+                return text
+        return None
+
+    def _changed(self, found: Mapping[str, Any], *, bare: bool) -> _Change | None:
         members = [*self.shown.values()]
         names = {one.name for one in members}
         new, kept = [name for name in found if name not in names], set[str]()
-        spoken = [name for name in new if _words(name) <= self.said]
+        spoken = [name for name in new if (words := _words(name)) and words <= self.said]
         if spoken or any(_shared(name, self.said) for name in names):
             new, kept = spoken, {one.name for one in members if not one.meant(self.said)}
-        if not all(members[0].is_quoted or _BARE_KEY.fullmatch(name) for name in new):
-            return None
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
         renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
-        bare = not any(one.is_quoted or (type(one.value) is str and not one.is_bare) for one in members)
-        lines = list[str | _Member]()
+        if not self.names.isdisjoint(new):  # also of a line that is not shown
+            return None
+        mostly = bare and not any(one.is_quoted or (_is_text(one) and not one.is_bare) for one in members)
+        lines, wanted = list[str | _Member](), dict[str, Any]()
         for i, line in enumerate(self.lines):
             one = self.shown.get(i)
             if one is None or one.name in kept:
                 lines.append(line)
             elif (name := renamed.get(one.name, one.name)) in found:
-                called = one if name == one.name else one.called(name)
                 value = _alike(found[name], one.value)
                 same = type(value) is type(one.value) and value == one.value
-                lines.append(called if same else called.of(value, bare=bare or one.is_bare))
-            elif "," not in one.end:  # the last of an object: the one above is the last now
+                called = one if name == one.name else one.called(name)
+                made = called if same or called is None else called.of(value, bare=mostly or (bare and one.is_bare))
+                if made is None:
+                    return None
+                lines.append(made)
+                wanted |= {} if same and name == one.name else {name: value}
+            elif not one.has_comma:  # the last of an object: the one above is the last now
                 _end_above(lines)
-        last = replace(members[-1], lead=(self.lead if max(self.shown) == 0 else "") + members[-1].lead)
         for name in () if renamed else new:
-            _add(lines, last.called(name).of(found[name], bare=bare))
-        if not self.joint and len(lines) > 1 and isinstance(lines[1], _Member):  # where the first was, perhaps
-            lines[1] = replace(lines[1], lead=self.lines[1].lead if isinstance(self.lines[1], _Member) else "")
-        return self.joint.join(line if isinstance(line, str) else line.line for line in lines)
+            at = self._place(lines)
+            last = None if at is None else lines[at]
+            made = last.called(name) if isinstance(last, _Member) else None
+            made = None if made is None else made.of(found[name], bare=mostly)
+            if made is None or at is None or not isinstance(last, _Member):
+                return None
+            made = replace(made, end=re.sub(r"[ \t]*(?:#|//).*", "", made.end))
+            if self._has_commas:
+                made, lines[at] = made.ending(comma=last.has_comma), last.ending(comma=True)
+            lines.insert(at + 1, made)
+            wanted[name] = found[name]
+        return _Change(tuple(lines), wanted, {*gone})
+
+    @property
+    def _has_commas(self) -> bool:
+        """Whether it is JSON: its members have commas, or stand in braces."""
+        commas = (one.has_comma for one in self.lines if isinstance(one, _Member))
+        return any(commas) or any(one.strip().endswith(("{", "}", "},")) for one in self.lines if isinstance(one, str))
+
+    def _place(self, lines: list[str | _Member]) -> int | None:
+        """The line behind which a new member goes: the last one of the block that the instruction names, or of the
+        only one, or of the outermost. None if none of these is one alone."""
+        last, opened, blocks = dict[tuple[int, int], int](), dict[int, int](), dict[tuple[int, int], str]()
+        for i, line in enumerate(lines):
+            if isinstance(line, _Member):
+                depth = len(line.lead) if self.joint else 0
+                above = max((at for width, at in opened.items() if width < depth or not width), default=-1)
+                last[depth, above] = i
+                blocks[depth, above] = str(lines[above]) if above >= 0 else ""
+            elif _OPENS.fullmatch(line.strip()):
+                opened[len(line) - len(line.lstrip())] = i
+        named = [block for block, line in blocks.items() if _shared(line, self.said)]
+        outer = [block for block in blocks if block[0] == min(depth for depth, _ in blocks)]
+        chosen = next((some for some in ([*blocks], named, outer) if len(some) == 1), None)
+        return None if chosen is None else last[chosen[0]]
+
+    def _written(self, made: _Change, before: str, behind: str) -> str | None:
+        """The lines as text, if a file that a parser reads is what was meant."""
+        lines = [*made.lines]
+        if not self.joint and len(lines) > 1 and isinstance(lines[1], _Member) and isinstance(self.lines[1], _Member):
+            lines[1] = replace(lines[1], lead=self.lines[1].lead)  # where the first was, perhaps
+        old, new = (
+            self.joint.join(one if isinstance(one, str) else one.line for one in some) for some in (self.lines, lines)
+        )
+        whole = f"{before}{old}{behind}"
+        name, is_json = format_of(whole), self._has_commas and all(one.is_quoted for one in self.shown.values())
+        if name is None or (is_json and name != "JSON"):  # as JSON with comments has no parser here
+            return new
+        return new if is_as_meant(name, whole, f"{before}{new}{behind}", made.wanted, made.gone) else None
 
 
-def record_of(text: str, instruction: str, lead: str = "") -> Record | None:
-    """The record that lines are, of which the first is indented by `lead`, or one line is; None for lines of another
-    kind, and where two members that the instruction may mean have one name."""
-    if len(text) > MOST_CHARACTERS:
+@dataclass(frozen=True)
+class _Change:
+    """Lines, the keys with another value than before, or new, and the keys that are gone."""
+
+    lines: tuple[str | _Member, ...]
+    wanted: Mapping[str, Any]
+    gone: set[str]
+
+
+def record_of(text: str, instruction: str) -> Record | None:
+    """The record that lines are, or that an object on one line is; None for lines of another kind, and where two
+    members that the instruction may mean have one name."""
+    if len(text) > MOST_CHARACTERS or len(instruction) > MOST_SAID or _SURROGATE.search(text):
         return None
-    parts, joint = text.split("\n"), "\n"
+    joint = "\r\n" if "\r" in text else "\n"
+    parts = text.split(joint)
+    if any("\n" in part or "\r" in part or len(part) > MOST_LINE for part in parts):
+        return None
     if len(parts) == 1 and text.startswith("{") and text.endswith("}"):
-        pieces = [found[0] for found in _PIECE.finditer(text, 1, len(text) - 1)]
-        parts, joint = ["{", *pieces, "}"], ""
+        parts, joint = ["{", *_pieces(text), "}"], ""
         if "".join(parts) != text:
             return None
     lines = list[str | _Member]()
     for part in parts:
-        member = _member(part)
-        bare = part.strip()
-        if member is None and bare and not (_FIXED.fullmatch(bare) or _MEMBER.fullmatch(part)):
+        member, bare = _member(part), part.strip()
+        if member is None and bare and not (_FIXED.fullmatch(bare) or _KEYED.fullmatch(part)):
             return None
         lines.append(part if member is None else member)
     members, said = {i: line for i, line in enumerate(lines) if isinstance(line, _Member)}, _words(instruction)
     if len(members) > MOST_MEMBERS:
         likely = sorted(members, key=lambda i: -members[i].meant(said))[:MOST_MEMBERS]
         members = {i: members[i] for i in sorted(likely)}
-    names = {one.name for one in members.values()}
-    if not members or len(names) < len(members):
+    if not members or len({one.name for one in members.values()}) < len(members):
         return None
-    return Record(tuple(lines), MappingProxyType(members), said, lead, joint)
+    if any(_SURROGATE.search(f"{one.name}{one.value}") for one in members.values()):
+        return None
+    names = {found["key"].strip('"') for part in parts if (found := _KEYED.fullmatch(part.rstrip()))}
+    return Record(tuple(lines), MappingProxyType(members), frozenset(names), said, joint)
 
 
-def is_json(text: str | bytes) -> bool:
-    """Whether a text is one value of JSON."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _pieces(text: str) -> Iterator[str]:
+    """What stands between the braces of an object on one line, a member each, as far as it is one."""
+    at = 1
+    while found := _PIECE.match(text, at, len(text) - 1):
+        yield found[0]
+        at = found.end()
 
 
 def _member(line: str) -> _Member | None:
-    body = line.rstrip(" \t\r").removesuffix(",").rstrip(" \t")
-    found = _MEMBER.fullmatch(body)
+    found = _KEYED.fullmatch(line)
     if found is None:
         return None
-    key, written, is_bare = found["key"], found["value"], False
+    key, rest, is_bare = found["key"], found["rest"], False
+    if quoted := _QUOTED.match(rest):
+        written = quoted[0]
+    else:
+        comment = _COMMENT.search(rest)
+        written = rest[: comment.start() if comment else None].rstrip().removesuffix(",").rstrip()
+    end = rest[len(written) :].strip()
+    if end.removeprefix(",").lstrip() and not end.removeprefix(",").lstrip().startswith(("#", "//")):
+        return None
     try:
         json.loads(key if key.startswith('"') else "0")
-        value = _loads(written)
+        value = written[1:-1] if written.startswith("'") else loads(written)
     except (ValueError, RecursionError):
-        if key.startswith('"') or not _PLAIN.fullmatch(written):
+        if key.startswith('"') and found["sep"].strip() == ":" and end.startswith(","):
+            return None
+        if not _PLAIN.fullmatch(written):
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):
         return None
-    return _Member(found["lead"], key, found["sep"], value, written, line[len(body) :], is_bare)
+    return _Member(found["lead"], key, found["sep"], value, written, rest[len(written) :], is_bare)
 
 
-def _loads(text: str) -> Any:
-    """JSON, its numbers as they are written. Raises ValueError and RecursionError."""
-    return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=int)  # int("NaN") is a ValueError
+def _is_text(one: _Member) -> bool:
+    return isinstance(one.value, str) and not isinstance(one.value, Number)
 
 
 def _alike(value: Any, before: Any) -> Any:
-    """A number as text where it was text, and text of a number as a number where it was one."""
-    if isinstance(value, _Number) and type(before) is str:
-        return str(value)
-    if isinstance(value, str) and isinstance(before, _Number) and _NUMBER.fullmatch(value):
-        return _Number(value)
+    """A value of the type that was there: a number in place of its text and the other way round, and True where a file
+    writes it so."""
+    if isinstance(before, str) and not isinstance(before, Number):
+        if isinstance(value, bool) and before in ("True", "False"):
+            return str(value)
+        return str(value) if isinstance(value, Number) else value
+    if isinstance(value, str) and isinstance(before, Number) and _NUMBER.fullmatch(value):
+        return Number(value)
     return value
 
 
@@ -232,10 +328,7 @@ def _words(text: str) -> frozenset[str]:
 
 def _shared(text: str, said: frozenset[str]) -> int:
     """How many words of a text were said, perhaps as the beginning of another or the other way round."""
-    return sum(
-        any(word == other or (word[:LEAST_SHARED] == other[:LEAST_SHARED] and _begins(word, other)) for other in said)
-        for word in _words(text)
-    )
+    return sum(word in said or any(_begins(word, other) for other in said) for word in _words(text))
 
 
 def _begins(one: str, other: str) -> bool:
@@ -243,23 +336,13 @@ def _begins(one: str, other: str) -> bool:
 
 
 def _end_above(lines: list[str | _Member]) -> None:
-    """Take the comma from the last line that is not blank."""
+    """Take the comma from the last line that is neither blank nor a comment."""
     for i in range(len(lines) - 1, -1, -1):
         line = lines[i]
         if isinstance(line, _Member):
             lines[i] = line.ending(comma=False)
-        elif not line.strip():
+        elif not line.strip() or line.lstrip().startswith(("#", "//", ";")):
             continue
-        elif line.rstrip().endswith(("},", "],")):
-            lines[i] = line.replace(",", "")
+        elif line.rstrip().endswith(","):
+            lines[i] = line.rstrip()[:-1] + line[len(line.rstrip()) :]
         return
-
-
-def _add(lines: list[str | _Member], made: _Member) -> None:
-    """Put a member behind the last one."""
-    at = max((i for i, line in enumerate(lines) if isinstance(line, _Member)), default=0)
-    before = lines[at]
-    if isinstance(before, _Member) and made.is_quoted:
-        made = made.ending(comma="," in before.end)
-        lines[at] = before.ending(comma=True)
-    lines.insert(at + 1, made)

@@ -87,10 +87,13 @@ _UNREAD_TIME = re.compile(
 )
 """What may be a time that nothing here reads: an hour alone, figures without a colon, or words."""
 _DECIMAL = re.compile(
-    r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-])"
+    r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-]| ?(?i:uhr|h|[ap]\.?m)\b)"
     r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
 )
-_AHEAD = "at|around|about|by|from|until|till|before|after|since|um|gegen|ab|bis|von|nach|on|am|den|le|el|il"
+_AHEAD = (
+    "at|around|about|by|from|to|between|until|till|before|after|since|on|due|starts?|begins?|ends?|opens?|closes?"
+    "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
+)
 """Words behind which figures with a dot may be an hour or a day."""
 _UNREAD_ZONE = re.compile(
     r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
