@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import itertools
 import json
 import os
@@ -17,6 +18,8 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redraft.constraints.compile.automaton import intersect
 from redraft.constraints.compile.dialect import draft_of, reached, validated_as
@@ -30,6 +33,7 @@ from redraft.errors import ConstraintError
 from schema_suite import compact, written
 
 EVERY = int(os.environ.get("SUITE_EVERY", "16"))  # of the suite's groups; SUITE_EVERY=1 goes through all of them
+IPV6 = whole_match(FORMATS["ipv6"])
 SUITE = Path(__file__).resolve().parents[1] / "data" / "json_schema_suite"
 
 
@@ -107,6 +111,20 @@ def test_every_keyword_of_the_draft_has_a_row() -> None:
              "properties", "propertyNames", "readOnly", "required", "then", "title", "type", "unevaluatedItems",
              "unevaluatedProperties", "uniqueItems", "writeOnly"}  # fmt: skip
     assert words <= CARE.keys()
+
+
+@given(
+    st.lists(st.sampled_from(["", "", "0", "1", "ab", "FFff", "12345", "g"]), max_size=9), st.booleans(), st.booleans()
+)
+def test_ipv6_is_what_pythons_own_reader_takes(groups: list[str], begins: bool, ends: bool) -> None:
+    """Only eight groups were taken, so that `::1` contradicted the format."""
+    text = "::" * begins + ":".join(groups) + "::" * ends
+    try:
+        ipaddress.IPv6Address(text)
+        right = True
+    except ValueError:
+        right = False
+    assert IPV6.matches(text.encode()) == right
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

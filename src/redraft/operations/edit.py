@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -27,7 +28,7 @@ import numpy as np
 from redraft import prompts
 from redraft.constraints.compile.automaton import Compiled, Dfa, intersect
 from redraft.constraints.compile.builder import Builder
-from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.limits import PREPARING, CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
@@ -192,7 +193,9 @@ def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list
     if instruction is None:
         return engine.text.encode(near, bos=True)
     prompt = prompts.edit(instruction, "".join(shown).rstrip("\n"))
-    return engine.text.chat([{"role": "user", "content": prompt}]) + engine.text.encode(near, bos=False)
+    asked = engine.text.chat([{"role": "user", "content": prompt}])
+    engine.resolve(Request(asked, Options(max_tokens=1)))  # an instruction out of reach is none
+    return asked + engine.text.encode(near, bos=False)
 
 
 def _rewritten(
@@ -229,7 +232,10 @@ def _in_lines(
     lead = shown[0].rpartition("\n")[2]
     before = shown[0][: len(shown[0]) - len(lead)]
     ends = not shown[2].partition("\n")[0].strip()
-    record = record_of(lead + shown[1], instruction) if ends and not lead.strip("\ufeff \t") else None
+    if not ends or lead.strip("\ufeff \t"):
+        return None
+    with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
+        record = record_of(lead + shown[1], instruction)
     if record is None:
         return None
     alone = ["", record.text, ""]
@@ -237,7 +243,8 @@ def _in_lines(
     made = _rewritten(engine, _before(engine, alone, asked), alone, room, left)
     if made is None:
         return None
-    after = record.after(made.text, before, shown[2])
+    with PREPARING.turn(secrets.token_hex(), counted=False):
+        after = record.after(made.text, before, shown[2])
     return made._replace(text=after.removeprefix(lead) if after is not None and after.startswith(lead) else shown[1])
 
 

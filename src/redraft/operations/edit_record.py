@@ -19,8 +19,9 @@ from redraft.operations.formats import Number, format_of, is_as_meant, loads
 
 MOST_MEMBERS = 8
 """Members of a record that nano was taught to change. Of more it is shown those that an instruction speaks of."""
-MOST_CHARACTERS, MOST_LINE, MOST_SAID = 2**14, 1000, 2000
-"""Of the lines, of one of them, and of an instruction: more is no record."""
+MOST_CHARACTERS, MOST_LINES, MOST_LINE, MOST_SAID = 2**14, 500, 1000, 500
+"""Characters of lines, how many these are, and characters of one and of an instruction: more is no record."""
+MOST_NAME = 100  # characters of a key or value whose words are compared with those of an instruction
 LEAST_SHARED = 4
 """Letters of a word that stand for it, as "debug" for "debugging"."""
 
@@ -246,7 +247,7 @@ def record_of(text: str, instruction: str) -> Record | None:
         return None
     joint = "\r\n" if "\r" in text else "\n"
     parts = text.split(joint)
-    if any("\n" in part or "\r" in part or len(part) > MOST_LINE for part in parts):
+    if len(parts) > MOST_LINES or any("\n" in part or "\r" in part or len(part) > MOST_LINE for part in parts):
         return None
     if len(parts) == 1 and text.startswith("{") and text.endswith("}"):
         parts, joint = ["{", *_pieces(text), "}"], ""
@@ -328,7 +329,7 @@ def _words(text: str) -> frozenset[str]:
 
 def _shared(text: str, said: frozenset[str]) -> int:
     """How many words of a text were said, perhaps as the beginning of another or the other way round."""
-    return sum(word in said or any(_begins(word, other) for other in said) for word in _words(text))
+    return sum(word in said or any(_begins(word, other) for other in said) for word in _words(text[:MOST_NAME]))
 
 
 def _begins(one: str, other: str) -> bool:

@@ -50,6 +50,9 @@ BOOKKEEPING = frozenset(
 )
 
 
+_few_fields = few("fields")
+
+
 class Body(BaseModel):
     """A JSON object from outside."""
 
@@ -69,7 +72,7 @@ class Body(BaseModel):
     def _sort(cls, data: Any, handler: Callable[[Any], Body]) -> Body:
         """Take out the fields without effect, and keep their names; refuse what would need one."""
         if isinstance(data, dict):
-            few("fields")(data)
+            _few_fields(data)
         if not isinstance(data, dict) or (cls.aside.isdisjoint(data) and None not in data.values()):
             return handler(data)
         given = {key: value for key, value in data.items() if value is not None}
@@ -107,9 +110,14 @@ class Body(BaseModel):
     @cached_property
     def ignored(self) -> list[str]:
         """Fields that were sent and have no effect, as paths."""
-        found = {*self._ignored}
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            for part in value if isinstance(value, list) else [value]:
-                found |= {f"{name}.{path}" for path in part.ignored} if isinstance(part, Body) else set()
-        return sorted(found)
+        return sorted(_unused(self))
+
+
+def _unused(body: Body) -> set[str]:
+    """The same of one body, looked up where pydantic keeps it: its own way takes ten times as long."""
+    found: set[str] = {*(body.__pydantic_private__ or {}).get("_ignored", ())}
+    for name, value in body.__dict__.items():
+        for part in value if isinstance(value, list) else (value,):
+            if isinstance(part, Body) and (inner := _unused(part)):
+                found.update([f"{name}.{path}" for path in inner])
+    return found

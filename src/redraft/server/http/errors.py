@@ -195,9 +195,19 @@ def _plain(text: str) -> str:
 
 def _shown(value: object) -> str:
     """A value, or what there is to say of a large one."""
-    if isinstance(value, list | dict) and len(value) > 9:
+    return _brief(value, 3)[:100]
+
+
+def _brief(value: object, levels: int) -> str:
+    """As Python prints it, but for what takes long to print."""
+    if isinstance(value, list | dict) and (len(value) > 9 or not levels):
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
-    return f"{value[:100] if isinstance(value, str | bytes) else value!r:.100}"
+    if isinstance(value, list):
+        return f"[{', '.join(_brief(one, levels - 1) for one in value)}]"
+    if isinstance(value, dict):
+        pairs = (f"{_brief(name, 0)}: {_brief(one, levels - 1)}" for name, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return f"{value[:100] if isinstance(value, str | bytes) else value!r}"
 
 
 Path = Sequence[str | int]
