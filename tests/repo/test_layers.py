@@ -67,6 +67,7 @@ LAZY = {
     "transformers",
     "triton",
     "uvicorn",
+    "yaml",
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 51_520, TESTS: 37_680}
+WHOLE_WALLS = {SOURCE: 51_960, TESTS: 37_950}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,12 +18,12 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_570,
-    "constraints": 8_130,
+    "constraints": 8_150,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_840,
-    "server": 6_540,
-    "operations": 2_930,
+    "server": 6_620,
+    "operations": 3_190,
     "trace": 650,
     "distributed": 640,
     "cli": 5_250,

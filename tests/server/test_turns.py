@@ -85,6 +85,34 @@ def test_requests_are_prepared_two_at_a_time_and_operations_wait_for_none() -> N
     assert operated.most > 2
 
 
+def test_who_keeps_the_interpreter_busy_rests_while_there_are_others() -> None:
+    """Bodies of 330,000 keys, one behind the other on four connections, made another's answer take 5.5 s."""
+
+    def busy() -> None:
+        until = time.thread_time() + 0.15
+        while time.thread_time() < until:
+            pass
+
+    async def seconds(others: int) -> float:
+        service = Service(Settings())
+        mine, theirs = patient(), patient()
+        mine.scope["state"]["key"], theirs.scope["state"]["key"] = 0, 1
+        for _ in range(others):
+            await service.on_thread(theirs, int)
+        began = time.monotonic()
+        await service.on_thread(mine, busy)
+        busily = time.monotonic() - began
+        await service.on_thread(mine, int)
+        rested = time.monotonic() - began - busily
+        if others:
+            began = time.monotonic()
+            await service.on_thread(theirs, int)
+            assert time.monotonic() - began < 0.2, "others do not wait for it"
+        return rested
+
+    assert asyncio.run(seconds(0)) < 0.15 < 0.25 < asyncio.run(seconds(1))
+
+
 def test_constraints_of_one_client_wait_for_their_turns(served: Inside) -> None:
     """From the seventeenth on they were refused, although a key may have 256 answers under way."""
 
@@ -192,13 +220,13 @@ def test_who_wants_what_another_compiles_holds_no_place() -> None:
 
 def test_a_long_body_is_checked_on_a_thread(served: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 turns took the event loop 80 ms a body. Errors are the same ones as of a short body."""
-    seen, plain = list[str](), bodies.few
+    seen, plain = list[str](), bodies._few_fields
 
-    def few(name: str) -> Any:
+    def few(value: Any) -> Any:
         seen.append(threading.current_thread().name)
-        return plain(name)
+        return plain(value)
 
-    monkeypatch.setattr(bodies, "few", few)
+    monkeypatch.setattr(bodies, "_few_fields", few)
     for wrong, param in (({"max_tokens": "x"}, "max_tokens"), ({"oops": 1}, "oops"), ({"n": 65}, "n")):
         seen.clear()
         errors = []

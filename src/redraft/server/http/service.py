@@ -7,9 +7,9 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from redraft.server.http.sse import unless_gone
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
+LEAST_BUSY_SEC, MOST_BUSY_SEC, MOST_REST_SEC, RECENT_SEC = 0.02, 0.5, 2.0, 10.0
 Phase = Literal["loading", "ready", "draining", "failed"]
 
 
@@ -53,6 +54,8 @@ class Service:
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
         self._beginner = ThreadPoolExecutor(1, "beginner")
         self._working = Counter[object]()  # requests on threads, of each caller
+        self._rests = dict[object, float]()  # until when callers rest who kept the interpreter busy
+        self._seen = dict[object, float]()  # when callers last asked for something
         self._leaving = set[Callable[[], None]]()  # each is called where such a request's client has left
 
     async def on_thread(
@@ -76,7 +79,8 @@ class Service:
 
         def timed() -> T:
             turn = PREPARING.turn(secrets.token_hex(), counted=False, size=_size(request)) if in_turn else nullcontext()
-            with turn, time_limit(limits):  # compiling takes no longer than an answer may
+            tiring = self._tiring(whose) if in_turn else nullcontext()
+            with turn, tiring, time_limit(limits):  # compiling takes no longer than an answer may
                 return awaited(work, *given)
 
         def leave() -> None:
@@ -90,10 +94,31 @@ class Service:
         self._working[whose] += 1
         self._leaving.add(leave)
         try:
+            if in_turn:
+                await self._rested(whose)
             return await unless_gone(request, begun(), leave)
         finally:
             self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
+
+    async def _rested(self, whose: object) -> None:
+        """Return when a caller may keep the interpreter busy again, if there are others: little runs meanwhile."""
+        now = time.monotonic()
+        self._seen = {who: at for who, at in self._seen.items() if at > now - RECENT_SEC} | {whose: now}
+        if (left := self._rests.get(whose, 0.0) - now) > 0 and len(self._seen) > 1:
+            await asyncio.sleep(min(left, MOST_REST_SEC))
+
+    @contextmanager
+    def _tiring(self, whose: object) -> Iterator[None]:
+        """Work of a caller, on a thread, who rests twice as long behind it."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            took, now = time.thread_time() - began, time.monotonic()
+            if took > LEAST_BUSY_SEC:
+                kept = {who: until for who, until in [*self._rests.items()] if until > now}
+                self._rests = kept | {whose: max(now, self._rests.get(whose, 0.0)) + 2 * min(took, MOST_BUSY_SEC)}
 
     def name_caller(self, request: Request | None) -> None:
         """Say in this context whose work it is, and until when they wait: callers take turns in some of it."""
