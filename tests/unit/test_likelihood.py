@@ -217,7 +217,7 @@ def test_what_is_extracted_and_filled_in_gets_a_second_opinion_where_it_is_asked
 def test_many_texts_are_extracted_as_each_alone_and_a_text_that_fails_does_not_end_the_rest(engine: Engine) -> None:
     texts = [TEXT, "Order 7 of 12", "", "x" * 100_000, TEXT]
     found = [*engine.extract_many((text for text in texts), "qty int", at_once=3, seed=4, read_back=True)]
-    assert [isinstance(each, RequestError) for each in found] == [False, False, False, True, False]
+    assert [isinstance(each, RequestError) for each in found] == [False, False, True, True, False]
     for i in (0, 1, 4):
         done, alone = found[i], engine.extract(texts[i], "qty int", seed=4 + i, read_back=True)
         assert isinstance(done, Generation)
