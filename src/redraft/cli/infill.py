@@ -105,15 +105,21 @@ def show(
 ) -> int:
     """Print the diff, or everything as JSON, and write if asked to; returns the exit code. Nothing is written where the
     diff cannot be printed, nor of a text that the time cut, which is a draft."""
-    from redraft.operations.formats import format_of, read
+    from redraft.operations.formats import MOST_CHARACTERS, is_json, read
 
     diff, writes = source.diff(data), arguments.write and not is_cut
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
             note("the new text is the one that was there; another --seed may change it")
-    name = format_of(source.data.decode()) if writes and source.path.suffix not in (".jsonl", ".ndjson") else None
-    if name in ("JSON", "TOML") and read(name, data.decode()) is None:
+    old, new, name = source.data.decode(), data.decode(), "JSON"
+    spoilt = old.lstrip("\ufeff").startswith(("{", "[")) and is_json(old) and not is_json(new)
+    if source.path.suffix == ".toml":
+        name, spoilt = (
+            "TOML",
+            read("TOML", old) is not None and len(new) <= MOST_CHARACTERS and read("TOML", new) is None,
+        )
+    if writes and spoilt and source.path.suffix not in (".jsonl", ".ndjson"):
         raise RunError(f"{source.path} is {name} and would not be any more, so nothing is written; try another --seed")
     if writes:
         source.write(data)

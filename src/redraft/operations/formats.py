@@ -6,6 +6,7 @@ import configparser
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -45,6 +46,8 @@ def _ini(text: str) -> Any:
 def _yaml(text: str) -> Any:
     import yaml  # type: ignore[import-untyped]  # it has none; here, since only an edit is to pay for it
 
+    if "<<" in text:  # merged keys multiply while they are read
+        raise ValueError("it merges keys")
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
@@ -72,7 +75,7 @@ def read(name: str, text: str) -> Leaves | None:
     try:
         value = PARSERS[name](text.removeprefix("\ufeff"))
         return dict(_leaves(value, (), [MOST_LEAVES])) if isinstance(value, dict | list) else None
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, configparser.Error):
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError, configparser.Error):
         return None
     except Exception as error:  # YAML's errors have a base of their own, and it is not imported here
         if type(error).__module__.partition(".")[0] == "yaml":
@@ -131,5 +134,7 @@ def _means(value: Any, wanted: Any) -> bool:
         return value is wanted or value in (json.dumps(wanted), str(wanted))
     number = isinstance(value, int | float | Decimal | Number) and not isinstance(value, bool)
     if isinstance(wanted, Number):
-        return str(value) == wanted or (number and Decimal(str(value)) == Decimal(wanted))
+        with suppress(ArithmeticError):  # of exponents without end
+            return str(value) == wanted or (number and Decimal(str(value)) == Decimal(wanted))
+        return False
     return str(value) == wanted and not (number or isinstance(value, bool | None))
