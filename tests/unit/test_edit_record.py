@@ -236,6 +236,24 @@ def test_hostile_lines_take_no_time() -> None:
     assert time.process_time() - began < 3
 
 
+MERGED = "z: 1\na0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{f'*a{i - 1}, ' * 9}]}}\n" for i in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("z = 1\nb = 1e99999999999999999999", '{"z":2,"b":"q"}'),
+        ('{"z": 1}', '{"z":1e-9999999999999999999999}'),
+        (MERGED, '{"z":2}'),  # whose keys took thirteen seconds, and ten times as long with every line more
+    ],
+)
+def test_exponents_without_end_and_merged_keys_are_no_work(text: str, answer: str) -> None:
+    record, began = record_of(text, "set z"), time.process_time()
+    assert record is not None
+    record.after(answer)
+    assert time.process_time() - began < 1
+
+
 def test_an_instruction_out_of_reach_is_refused() -> None:
     """A text over the context was revised in 42 pieces, for minutes, none of which saw the instruction."""
     with pytest.raises(RequestError, match="the model's context is"):

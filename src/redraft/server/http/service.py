@@ -117,8 +117,9 @@ class Service:
         finally:
             took, now = time.thread_time() - began, time.monotonic()
             if took > LEAST_BUSY_SEC:
-                kept = {who: until for who, until in [*self._rests.items()] if until > now}
-                self._rests = kept | {whose: max(now, self._rests.get(whose, 0.0)) + 2 * min(took, MOST_BUSY_SEC)}
+                kept = {who: at for who, at in [*self._rests.items()] if at > now}
+                until = max(now, self._rests.get(whose, 0.0)) + 2 * min(took, MOST_BUSY_SEC)
+                self._rests = kept | {whose: min(until, now + MOST_REST_SEC)}
 
     def name_caller(self, request: Request | None) -> None:
         """Say in this context whose work it is, and until when they wait: callers take turns in some of it."""
