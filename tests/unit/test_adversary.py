@@ -805,7 +805,7 @@ def test_what_is_no_text_is_not_extracted_from() -> None:
         next(engine.map("ab"))
     with pytest.raises(RequestError, match="one text"):
         engine.extract_many("ab", "who")
-    for wrong in (0, math.nan, 1.5, True, "2"):  # of NaN texts at once none was asked, and nobody told
+    for wrong in (0, math.nan, 1.5, True, "2"):  # of NaN texts at once none was asked, and no error was raised
         with pytest.raises(RequestError, match="at_once is "):
             engine.extract_many(["ab"], "who", at_once=wrong)  # type: ignore[arg-type]  # as a program without types does
     with pytest.raises(ConstraintError):

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from tests.helpers import Shell
 
 import redraft
+from redraft.cli.file_lines import TextFile
+from redraft.cli.infill import _format_lost
 from redraft.errors import RequestError
+from redraft.operations.edit import _Span
 from redraft.operations.edit_record import MOST_CHARACTERS, record_of
 
 JSON = '{\n  "host": "localhost",\n  "port": 8080,\n  "tags": ["a", "b"],\n  "inner": {\n    "debug": true\n  }\n}\n'
@@ -26,11 +29,11 @@ INI = "[mail]\nserver = smtp.example.com\nport = 25\n"
 ENV = "export DB_HOST=localhost\nDB_PORT=5432\nDEBUG=true\n"
 
 
-def changed(text: str, instruction: str, answer: str) -> str:
-    """What a model's answer makes of lines."""
+def changed(text: str, instruction: str, answer: str, before: str = "", behind: str = "") -> str:
+    """What a model's answer makes of lines, between other texts."""
     record = record_of(text, instruction)
     assert record is not None
-    after = record.after(answer)
+    after = record.after(answer, before, behind)
     assert after is not None
     return after
 
@@ -112,6 +115,7 @@ def test_keys_are_renamed_in_their_place_and_commas_follow() -> None:
     listed = '{\n  // c\n  "tags": ["a", "b"],\n  // d\n  "port": 8080\n}'
     assert changed(listed, "Remove port", "{}") == '{\n  // c\n  "tags": ["a", "b"]\n  // d\n}'
     assert changed('"a" = 1\n"b" = 2', "Add c", '{"a":1,"b":2,"c":3}') == '"a" = 1\n"b" = 2\n"c" = 3'
+    assert changed('  "b": 2', "Add c", '{"b":2,"c":3}', '{\n  "a": 1,\n', "\n}\n") == '  "b": 2,\n  "c": 3'
     windows = "host: h\r\nport: 1\r\n"
     assert changed(windows, "Remove port", '{"host":"h"}') == "host: h\r\n"
     assert changed(windows, "Add user", '{"host":"h","port":1,"user":"u"}') == "host: h\r\nport: 1\r\nuser: u\r\n"
@@ -133,6 +137,18 @@ def test_keys_are_renamed_in_their_place_and_commas_follow() -> None:
         ("DEBUG = True", '{"DEBUG":false}', "DEBUG = False"),
         ("A=x", '{"A":"x y"}', 'A="x y"'),
         ("version: 1.10\nb: 1", '{"version":1.20,"b":"2"}', "version: 1.20\nb: 2"),
+        ("enabled: yes", '{"enabled":"no"}', "enabled: no"),
+        ("a = 1_000", '{"a":2000}', "a = 2000"),
+        ("port: 0x1F90", '{"port":9090}', "port: 9090"),
+        ("day = 2024-01-01", '{"day":"2025-02-03"}', "day = 2025-02-03"),
+        ("f = true", '{"f":"false"}', "f = false"),
+        ("l = nan\nb = 2", '{"l":"nan","b":3}', "l = nan\nb = 3"),
+        (
+            "server.port = 1\nserver.ssl = true",
+            '{"server.port":2,"server.ssl":true}',
+            "server.port = 2\nserver.ssl = true",
+        ),
+        ('[s]\nname = "x"\no = y', '{"name":"web","o":"y"}', '[s]\nname = "web"\no = y'),
         ('name: "1.10"', '{"name":1.2}', 'name: "1.2"'),
         ("service:\n  host: h\n  port: 1", '{"port":1}', "service:\n  port: 1"),
         (
@@ -153,6 +169,9 @@ def test_values_are_written_as_the_parser_of_the_file_reads_them(text: str, answ
         ("port = 8080 ; x 'y'\nhost = 1", '{"host":1,"port":9090}'),
         ("export A=x", '{"A":"x $(id)"}'),
         ("A=x", '{"A":"x`id`"}'),
+        ('{\n  "port": 1, /* p */\n  "z": 2\n}', '{"port":3,"z":2}'),
+        ("a: x\nf:\ng: 1", '{"a":"x","g":1,"f":"3"}'),
+        ("- name: x\n  port: y", '{"port":"y","name":"z"}'),
         ("s: |\n  a: 1\nb: 2", '{"a":3,"b":2}'),
         ("[a]\nx = 1\n[b]\ny = 5", '{"x":1,"y":5,"user":2}'),
         ("a: 1", r'{"a":"\ud800"}'),
@@ -161,7 +180,7 @@ def test_values_are_written_as_the_parser_of_the_file_reads_them(text: str, answ
     ],
 )
 def test_what_would_change_something_else_is_not_written(text: str, answer: str) -> None:
-    record = record_of(text, "Set all, url, user, x y, port and tags")
+    record = record_of(text, "Set all, url, user, x y, f, z, name, port and tags")
     assert record is None or record.after(answer) is None
 
 
@@ -285,3 +304,38 @@ def test_the_command_takes_a_file_alone(tmp_path: Path, shell: Shell) -> None:
     assert file.read_text() == TOML.replace("8080", "9090")
     said = shell(["edit", f"{file}x", "--instruction", "Set port to 9090."], 2).err
     assert "write a file and its lines" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "writes"),
+    [
+        ("new.py", "", "print(1)\n", True),
+        ("README.md", "# Title\n", "# Title\nMore.\n", True),
+        ("VERSION", "1.2\n", "1.2.3\n", True),
+        ("rows.jsonl", '{"a":1}\n', '{"a":1}\n{"a":2}\n', True),
+        ("a.toml", "a = 1\n", "a = x\n", False),
+        ("a.json", '{"a":1,"a":2}\n', '{"a":\n', False),
+        ("large.json", json.dumps(["x" * 70_000]), "[", False),
+    ],
+)
+def test_a_file_of_json_or_toml_stays_one_and_others_may_be_anything(
+    name: str, before: str, after: str, writes: bool, tmp_path: Path
+) -> None:
+    """Every file whose lines are comments was TOML, and no file over 64 KiB was JSON."""
+    source = TextFile(tmp_path / name, before.encode(), ())
+    assert (_format_lost(source, after.encode()) is None) == writes
+
+
+def test_lines_of_a_file_are_judged_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new member of some lines stood without their indentation, and beside one that the file had."""
+    nano = redraft.load("nano")
+
+    def edited(text: str, span: str, instruction: str, answer: str) -> str:
+        monkeypatch.setattr("redraft.operations.edit._rewritten", lambda *_: _Span(answer, 1, 1, False))
+        at = text.index(span)
+        return nano.edit(text, (at, at + len(span)), instruction=instruction, seed=1).text
+
+    text = "svc:\n  host: h\n  user: u\nother: 1\n"
+    answer = '{"host":"h","user":"u","port":80}'
+    assert edited(text, "host: h\n  user: u", "Add port 80", answer) == text.replace("user: u", "user: u\n  port: 80")
+    assert edited("a = 1\nb = 2\n", "b = 2", "Add a", '{"b":2,"a":3}') == "a = 1\nb = 2\n"

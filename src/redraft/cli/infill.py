@@ -105,21 +105,12 @@ def show(
 ) -> int:
     """Print the diff, or everything as JSON, and write if asked to; returns the exit code. Nothing is written where the
     diff cannot be printed, nor of a text that the time cut, which is a draft."""
-    from redraft.operations.formats import MOST_CHARACTERS, is_json, read
-
     diff, writes = source.diff(data), arguments.write and not is_cut
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
             note("the new text is the one that was there; another --seed may change it")
-    old, new, name = source.data.decode(), data.decode(), "JSON"
-    spoilt = old.lstrip("\ufeff").startswith(("{", "[")) and is_json(old) and not is_json(new)
-    if source.path.suffix == ".toml":
-        name, spoilt = (
-            "TOML",
-            read("TOML", old) is not None and len(new) <= MOST_CHARACTERS and read("TOML", new) is None,
-        )
-    if writes and spoilt and source.path.suffix not in (".jsonl", ".ndjson"):
+    if writes and (name := _format_lost(source, data)) is not None:
         raise RunError(f"{source.path} is {name} and would not be any more, so nothing is written; try another --seed")
     if writes:
         source.write(data)
@@ -130,3 +121,14 @@ def show(
     if arguments.json:
         print_json({"file": str(source.path), "written": writes, "diff": diff} | details)
     return int(arguments.write and is_cut)
+
+
+def _format_lost(source: TextFile, data: bytes) -> str | None:
+    """The format that a file was of and would not be any more: TOML by its name, JSON if it is an object or a list."""
+    from redraft.operations.formats import is_of
+
+    old, new, suffix = source.data.decode("utf-8-sig"), data.decode("utf-8-sig"), source.path.suffix
+    may_be = "TOML" if suffix == ".toml" else "JSON" if old.lstrip().startswith(("{", "[")) else None
+    if may_be is None or suffix in (".jsonl", ".ndjson") or not is_of(may_be, old) or is_of(may_be, new):
+        return None
+    return may_be

@@ -25,7 +25,7 @@ from redraft.tasks import Example, Score, Task
 from redraft.tasks.task import share
 from redraft.text import Message
 
-MOST_FIELDS = 40  # of rows of objects, whose shares are told apart
+MOST_FIELDS = 40  # of rows of objects, each with its share
 SEEN = 50  # answers of the training split, which say how long those of a task may be
 
 

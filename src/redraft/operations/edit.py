@@ -40,7 +40,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.edit_record import record_of
-from redraft.operations.formats import is_json
+from redraft.operations.formats import is_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -166,7 +166,7 @@ def _lines_alone(shown: list[str]) -> list[str]:
     """The span without what is around it, if it is whole lines of a text that is no JSON document by itself: more than
     one record is nothing that a model of single records was taught."""
     above, below = shown[0].rpartition("\n")[2], shown[2].partition("\n")[0]
-    if above.strip("\ufeff \t") or below.strip() or is_json("".join(shown)):
+    if above.strip("\ufeff \t") or below.strip() or is_of("JSON", "".join(shown)):
         return shown
     return ["", shown[1], ""]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,7 @@ _TEXT = r'"(?:[^"\\]|\\.)*"'
 _KEYED = re.compile(
     rf"(?P<lead>[ \t]*(?:export )?)(?P<key>{_TEXT}|[A-Za-z_][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<rest>\S.*)", re.ASCII
 )
+_NAMED = re.compile(rf"[ \t]*(?:- +)*(?:export )?({_TEXT}|[A-Za-z_][\w.-]*)[ \t]*[:=]", re.ASCII)
 _QUOTED = re.compile(rf"{_TEXT}|'[^'\\]*'")
 _COMMENT = re.compile(r"[ \t](?:#|//)")
 _BARE_KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
@@ -145,13 +146,20 @@ class Record:
             return None
         if any(_SURROGATE.search(str(one)) for pair in found.items() for one in pair):
             return None
+        whole = f"{before}{self._joined(self.lines)}{behind}"
+        name = format_of(whole)
+        if self._has_commas and name != "JSON" and all(one.is_quoted for one in self.shown.values()):
+            name = None  # JSON with comments, which has no parser here
         for bare in (True, False):  # text without quotes first, where there is any
-            made = self._changed(found, bare=bare)
-            if made is not None and (text := self._written(made, before, behind)) is not None:
-                return text
+            made = self._changed(found, bare=bare, commas=name == "JSON" or self._has_commas)
+            new = None if made is None else self._joined(made.lines)
+            if made is None or new is None:
+                continue
+            if name is None or is_as_meant(name, whole, f"{before}{new}{behind}", made.wanted, made.gone):
+                return new
         return None
 
-    def _changed(self, found: Mapping[str, Any], *, bare: bool) -> _Change | None:
+    def _changed(self, found: Mapping[str, Any], *, bare: bool, commas: bool) -> _Change | None:
         members = [*self.shown.values()]
         names = {one.name for one in members}
         new, kept = [name for name in found if name not in names], set[str]()
@@ -187,7 +195,7 @@ class Record:
             if made is None or at is None or not isinstance(last, _Member):
                 return None
             made = replace(made, end=re.sub(r"[ \t]*(?:#|//).*", "", made.end))
-            if self._has_commas:
+            if commas:
                 made, lines[at] = made.ending(comma=last.has_comma), last.ending(comma=True)
             lines.insert(at + 1, made)
             wanted[name] = found[name]
@@ -216,19 +224,12 @@ class Record:
         chosen = next((some for some in ([*blocks], named, outer) if len(some) == 1), None)
         return None if chosen is None else last[chosen[0]]
 
-    def _written(self, made: _Change, before: str, behind: str) -> str | None:
-        """The lines as text, if a file that a parser reads is what was meant."""
-        lines = [*made.lines]
-        if not self.joint and len(lines) > 1 and isinstance(lines[1], _Member) and isinstance(self.lines[1], _Member):
-            lines[1] = replace(lines[1], lead=self.lines[1].lead)  # where the first was, perhaps
-        old, new = (
-            self.joint.join(one if isinstance(one, str) else one.line for one in some) for some in (self.lines, lines)
-        )
-        whole = f"{before}{old}{behind}"
-        name, is_json = format_of(whole), self._has_commas and all(one.is_quoted for one in self.shown.values())
-        if name is None or (is_json and name != "JSON"):  # as JSON with comments has no parser here
-            return new
-        return new if is_as_meant(name, whole, f"{before}{new}{behind}", made.wanted, made.gone) else None
+    def _joined(self, lines: Sequence[str | _Member]) -> str:
+        """The lines as text."""
+        first, own = lines[1] if len(lines) > 1 else None, self.lines[1] if len(self.lines) > 1 else None
+        if not self.joint and isinstance(first, _Member) and isinstance(own, _Member):
+            lines = [lines[0], replace(first, lead=own.lead), *lines[2:]]  # where the first was, perhaps
+        return self.joint.join(line if isinstance(line, str) else line.line for line in lines)
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ def record_of(text: str, instruction: str) -> Record | None:
         return None
     if any(_SURROGATE.search(f"{one.name}{one.value}") for one in members.values()):
         return None
-    names = {found["key"].strip('"') for part in parts if (found := _KEYED.fullmatch(part.rstrip()))}
+    names = {found[1].strip('"') for part in parts if (found := _NAMED.match(part))}
     return Record(tuple(lines), MappingProxyType(members), frozenset(names), said, joint)
 
 
@@ -296,7 +297,7 @@ def _member(line: str) -> _Member | None:
         json.loads(key if key.startswith('"') else "0")
         value = written[1:-1] if written.startswith("'") else loads(written)
     except (ValueError, RecursionError):
-        if key.startswith('"') and found["sep"].strip() == ":" and end.startswith(","):
+        if "/*" in written or (key.startswith('"') and found["sep"].strip() == ":" and end.startswith(",")):
             return None
         if not _PLAIN.fullmatch(written):
             return None
@@ -317,7 +318,9 @@ def _alike(value: Any, before: Any) -> Any:
         if isinstance(value, bool) and before in ("True", "False"):
             return str(value)
         return str(value) if isinstance(value, Number) else value
-    if isinstance(value, str) and isinstance(before, Number) and _NUMBER.fullmatch(value):
+    if isinstance(before, bool) and value in ("true", "false"):
+        return value == "true"
+    if isinstance(value, str) and (before is None or isinstance(before, Number)) and _NUMBER.fullmatch(value):
         return Number(value)
     return value
 

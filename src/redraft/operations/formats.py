@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
 MOST_CHARACTERS, MOST_LEAVES = 2**16, 10_000
+_QUOTES = re.compile(r"""\A(["'])(.*)\1\Z""", re.DOTALL)
 Leaves = dict[tuple[str | int, ...], Any]
 
 
@@ -40,7 +42,8 @@ def _ini(text: str) -> Any:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys as they are written
     parser.read_string(text)
-    return {name: dict(section) for name, section in parser.items() if section}
+    parts = ((name, part.items()) for name, part in parser.items() if part)
+    return {name: {key: _QUOTES.sub(r"\2", value) for key, value in part} for name, part in parts}
 
 
 def _yaml(text: str) -> Any:
@@ -48,17 +51,29 @@ def _yaml(text: str) -> Any:
 
     if "<<" in text:  # merged keys multiply while they are read
         raise ValueError("it merges keys")
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    nodes, seen = [yaml.compose(text, loader)], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+            continue
+        seen.add(id(node))
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        keys = [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
+        if len({*keys}) < len(keys):
+            raise ValueError("a key stands there twice")  # of which the library takes the last
+        nodes += [value for _, value in pairs] or node.value
+    return yaml.load(text, loader)
 
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {"JSON": loads, "TOML": _toml, "INI": _ini, "YAML": _yaml}
 
 
-def is_json(text: str) -> bool:
-    """Whether a text is one value of JSON."""
+def is_of(name: str, text: str) -> bool:
+    """Whether a text is of a format; of JSON it may be any one value."""
     try:
-        json.loads(text)
-    except (ValueError, RecursionError):
+        (json.loads if name == "JSON" else PARSERS[name])(text)
+    except (ArithmeticError, ValueError, RecursionError):
         return False
     return True
 
@@ -103,10 +118,10 @@ def is_as_meant(name: str, before: str, after: str, wanted: Mapping[str, Any], g
         return False
     lost, found = old.keys() - new.keys(), {path for path in new if path not in old or not _same(old[path], new[path])}
     lost, found = lost - _emptied(lost, found, old), found - _emptied(found, lost, new)
-    if {_key(path) for path in lost} - gone or {_key(path) for path in found} - wanted.keys():
+    if not all(_named(path, gone) for path in lost):
         return False
-    there = {path for path in new if _key(path) in wanted and _means(new[path], wanted[_key(path)])}
-    return found <= there and {_key(path) for path in there} == wanted.keys()
+    there = {path: at for path in new if (at := _named(path, wanted)) and _means(new[path], wanted[at], old.get(path))}
+    return found <= there.keys() and {*there.values()} == wanted.keys()
 
 
 def _emptied(
@@ -117,17 +132,20 @@ def _emptied(
     return {path for path in bare if any(other[: len(path)] == path for other in others)}
 
 
-def _key(path: tuple[str | int, ...]) -> str:
-    """The last name of a path: what lies in a list is the list's."""
-    return next((str(step) for step in reversed(path) if not isinstance(step, int)), "")
+def _named(path: tuple[str | int, ...], names: Collection[str]) -> str | None:
+    """The name that a path ends in, perhaps a dotted one: what lies in a list is the list's."""
+    steps = [str(step) for step in path if not isinstance(step, int)]
+    ends = (".".join(steps[at:]) for at in range(len(steps)))
+    return next((end for end in ends if end in names), None)
 
 
 def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and one == other
+    return type(one) is type(other) and (one == other or one != one)  # NaN is what it was
 
 
-def _means(value: Any, wanted: Any) -> bool:
-    """Whether a value that a parser read is what an answer of JSON says. INI has texts alone."""
+def _means(value: Any, wanted: Any, old: Any) -> bool:
+    """Whether a value that a parser read is what an answer of JSON says. INI has texts alone; where JSON has no word
+    for what was there, such as a date or `yes`, a value of its kind is meant."""
     if wanted is None:
         return value is None or value in ("", "null")
     if isinstance(wanted, bool):
@@ -137,4 +155,6 @@ def _means(value: Any, wanted: Any) -> bool:
         with suppress(ArithmeticError):  # of exponents without end
             return str(value) == wanted or (number and Decimal(str(value)) == Decimal(wanted))
         return False
-    return str(value) == wanted and not (number or isinstance(value, bool | None))
+    if number or isinstance(value, bool) or not isinstance(value, str):
+        return value is not None and type(value) is type(old)
+    return bool(value == wanted)

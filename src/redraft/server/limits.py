@@ -154,7 +154,7 @@ def _least_characters(value: Any, most: int) -> int:
             size += 2 + sum(map(len, one)) + 4 * len(one)
             left += one.values() if len(one) <= most else ()
         elif isinstance(one, list):
-            size += 2 + len(one)
+            size += 1 + max(1, len(one))
             left += one if len(one) <= most else ()
         else:
             size += len(one) + 2 if isinstance(one, str) else 1

@@ -87,15 +87,16 @@ class Service:
             left.set()
             gone()
 
-        async def begun() -> T:  # not here: who begins a thread waits until it runs, behind all others that would
+        async def begun() -> T:
+            if in_turn:
+                await self._rested(whose)
+            # Not on this thread: who begins one waits until it runs, behind all others that would.
             begin = partial(self._threads.submit, context.run, timed)
             return await asyncio.wrap_future(await asyncio.get_running_loop().run_in_executor(self._beginner, begin))
 
         self._working[whose] += 1
         self._leaving.add(leave)
         try:
-            if in_turn:
-                await self._rested(whose)
             return await unless_gone(request, begun(), leave)
         finally:
             self._leaving.discard(leave)
