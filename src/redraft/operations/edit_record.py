@@ -188,18 +188,24 @@ class Record:
             elif not one.has_comma:  # the last of an object: the one above is the last now
                 _end_above(lines)
         for name in () if renamed else new:
-            at = self._place(lines)
-            last = None if at is None else lines[at]
-            made = last.called(name) if isinstance(last, _Member) else None
-            made = None if made is None else made.of(found[name], bare=mostly)
-            if made is None or at is None or not isinstance(last, _Member):
+            if not self._add(lines, name, found[name], bare=mostly, commas=commas):
                 return None
-            made = replace(made, end=re.sub(r"[ \t]*(?:#|//).*", "", made.end))
-            if commas:
-                made, lines[at] = made.ending(comma=last.has_comma), last.ending(comma=True)
-            lines.insert(at + 1, made)
             wanted[name] = found[name]
         return _Change(tuple(lines), wanted, {*gone})
+
+    def _add(self, lines: list[str | _Member], name: str, value: Any, *, bare: bool, commas: bool) -> bool:
+        """Put a new member, written as the one above it, into its place; False if there is none."""
+        at = self._place(lines)
+        last = None if at is None else lines[at]
+        called = last.called(name) if isinstance(last, _Member) else None
+        made = None if called is None else called.of(value, bare=bare)
+        if at is None or made is None or not isinstance(last, _Member):
+            return False
+        made = replace(made, end=re.sub(r"[ \t]*(?:#|//).*", "", made.end))
+        if commas:
+            made, lines[at] = made.ending(comma=last.has_comma), last.ending(comma=True)
+        lines.insert(at + 1, made)
+        return True
 
     @property
     def _has_commas(self) -> bool:
