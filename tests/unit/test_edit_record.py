@@ -339,3 +339,12 @@ def test_lines_of_a_file_are_judged_with_it(monkeypatch: pytest.MonkeyPatch) -> 
     answer = '{"host":"h","user":"u","port":80}'
     assert edited(text, "host: h\n  user: u", "Add port 80", answer) == text.replace("user: u", "user: u\n  port: 80")
     assert edited("a = 1\nb = 2\n", "b = 2", "Add a", '{"b":2,"a":3}') == "a = 1\nb = 2\n"
+
+
+def test_a_line_of_a_file_over_the_context_is_edited() -> None:
+    """nano is shown the member alone, so the length of its file is no matter."""
+    text = json.dumps({f"name_{i}": f"value {i}" for i in range(300)} | {"port": 8080}, indent=2)
+    span = '"port": 8080'
+    at = text.index(span)
+    done = redraft.load("nano").edit(text, (at, at + len(span)), instruction="Set port to 9090.", seed=1)
+    assert done.text == text.replace("8080", "9090")

@@ -215,23 +215,23 @@ def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task, began, first = bar.add_task("rows", total=rows, said=""), time.monotonic(), [-1]
-        at, answered = [began], [0]
+        task, began = bar.add_task("rows", total=rows, said=""), time.monotonic()
+        answered, before, shown = 0, -1, began
 
         def report(done: Done) -> None:
-            answered[0] = done.rows
-            first[0] = done.rows - 1 if first[0] < 0 else first[0]
-            seconds = max(1e-6, time.monotonic() - began)
-            said = f"{(done.rows - first[0]) / seconds:.0f} rows/s, {done.tokens / seconds:.0f} tokens/s"
-            if not console.is_terminal and time.monotonic() > at[0] + EVERY_SEC:
-                at[0] = time.monotonic()
-                note(f"{done.rows} of {rows} rows, {said}")
+            nonlocal answered, before, shown
+            answered, before, now = done.rows, done.rows - 1 if before < 0 else before, time.monotonic()
+            seconds = max(1e-6, now - began)
+            said = f"{(answered - before) / seconds:.0f} rows/s, {done.tokens / seconds:.0f} tokens/s"
+            if not console.is_terminal and now > shown + EVERY_SEC:
+                shown = now
+                note(f"{answered} of {rows} rows, {said}")
             bar.update(task, completed=done.rows, said=said + (f", {replicas} replicas" if replicas else ""))
 
         try:
             yield report
         except KeyboardInterrupt:
-            said = f"interrupted behind {answered[0]} of {rows} rows" if answered[0] else "interrupted"
+            said = f"interrupted behind {answered} of {rows} rows" if answered else "interrupted"
             raise KeyboardInterrupt(f"{said}; the same command goes on") from None
 
 

@@ -115,17 +115,16 @@ def edit(
         readable(parts[1], "span", cut_at_end=True),
         readable(parts[2], "text behind the span", cut_at_end=False),
     ]
-    whole = shown
-    if instruction is not None and engine.by_fields:
-        shown = _lines_alone(shown)
-    before = _before(engine, shown, instruction)
     options = seeded(options, seed)
     free = instruction is not None and strength == 1 and slack is None and not constraint
-    left = shared_time(options)
-    found = _in_lines(engine, whole, instruction, room, left) if free and instruction and engine.by_fields else None
-    if found is None and free:
-        found = _rewritten(engine, before, shown, room, left)
-    made = found or _revised(engine, before, shown, strength, slack or 0, constraint, left)
+    left, made = shared_time(options), None
+    if instruction is not None and engine.by_fields:
+        made = _in_lines(engine, shown, instruction, room, left) if free else None
+        shown = _lines_alone(shown)
+    if made is None:
+        before = _before(engine, shown, instruction)
+        made = _rewritten(engine, before, shown, room, left) if free else None
+        made = made or _revised(engine, before, shown, strength, slack or 0, constraint, left)
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
     data = outside[0] + made.text.encode() + outside[1]

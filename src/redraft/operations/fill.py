@@ -74,9 +74,8 @@ def fill(
         raise RequestError("verbatim was given without source, the text that holes are copied from; give one")
     options = options if seed is None else replace(options, seed=seed)
     shown = source if source is not None else template if prompt is None else prompt
-    if (
-        isinstance(shown, str) and shown.strip()
-    ):  # over the context it is refused at once, not behind seconds of compiling
+    if isinstance(shown, str) and shown.strip():
+        # Over the context it is refused at once, not behind seconds of compiling.
         engine.resolve(Request(shown, replace(options, max_tokens=1, min_tokens=0), chat=chat))
     again = reads_back(engine, read_back)
     fill_in = partial(_filled, engine, template, kinds, source, prompt, chat, check, again, options)
