@@ -20,6 +20,7 @@ import torch
 import uvicorn
 from openai import OpenAI
 from starlette.requests import Request
+from starlette.types import Receive
 from tests import helpers
 from tests.helpers import ROOT
 from tests.pictures import vision_engine
@@ -80,9 +81,9 @@ def end(process: Process) -> int:
     return ended(process)
 
 
-def patient() -> Request:
-    """A request whose client does not leave."""
-    return Request({"type": "http", "headers": [], "state": {}}, asyncio.Event().wait)
+def patient(receive: Receive | None = None) -> Request:
+    """A request whose client does not leave, or leaves as `receive` says."""
+    return Request({"type": "http", "headers": [], "state": {}}, receive or asyncio.Event().wait)
 
 
 def eventually(is_so: Callable[[], bool], seconds: float = 100.0) -> bool:

@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive
 from tests.helpers import beside, holding
 from tests.pictures import drawn, encoded
 from tests.server.conftest import Inside, eventually, patient
@@ -27,6 +30,7 @@ from redraft.operations.engine import Engine
 from redraft.server.http import body as bodies
 from redraft.server.http.app import create_app
 from redraft.server.http.fetch import Fetcher
+from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
@@ -35,6 +39,13 @@ from redraft.server.openai.response_fields import Responses
 from redraft.server.openai.responses import Turn, _work
 
 TURN = {"role": "user", "content": "a"}
+
+
+def asked(key: int, receive: Receive | None = None) -> Request:
+    """A request under an API key."""
+    request = patient(receive)
+    request.scope["state"]["key"] = key
+    return request
 
 
 class Crowd:
@@ -95,22 +106,66 @@ def test_who_keeps_the_interpreter_busy_rests_while_there_are_others() -> None:
 
     async def seconds(others: int) -> float:
         service = Service(Settings())
-        mine, theirs = patient(), patient()
-        mine.scope["state"]["key"], theirs.scope["state"]["key"] = 0, 1
         for _ in range(others):
-            await service.on_thread(theirs, int)
+            await service.on_thread(asked(1), int)
         began = time.monotonic()
-        await service.on_thread(mine, busy)
+        await service.on_thread(asked(0), busy)
         busily = time.monotonic() - began
-        await service.on_thread(mine, int)
+        await service.on_thread(asked(0), int)
         rested = time.monotonic() - began - busily
         if others:
             began = time.monotonic()
-            await service.on_thread(theirs, int)
+            await service.on_thread(asked(1), int)
             assert time.monotonic() - began < 0.2, "others do not wait for it"
         return rested
 
     assert asyncio.run(seconds(0)) < 0.15 < 0.25 < asyncio.run(seconds(1))
+
+
+def test_those_who_rest_leave_one_by_one_and_take_no_places() -> None:
+    """All that waited went on at once, and while they waited others of their caller were refused."""
+    service = Service(Settings(limits=ServerLimits(in_flight=2)))
+    ends = list[float]()
+
+    def busy() -> None:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        ends.append(time.monotonic())
+
+    async def all_of_them() -> float:
+        await service.on_thread(asked(1), int)
+        await service.on_thread(asked(0), busy)
+        several = [asyncio.create_task(service.on_thread(asked(0), busy)) for _ in range(6)]
+        await asyncio.sleep(0.02)
+        assert service.under_way == 6, "a server that stops waits for them"
+        began = time.monotonic()
+        await service.on_thread(asked(1), int)
+        theirs = time.monotonic() - began
+        await asyncio.gather(*several)
+        return theirs
+
+    assert asyncio.run(all_of_them()) < 0.1
+    assert all(later - sooner > 0.09 for sooner, later in pairwise(ends)), "0.05 s of work, and a rest of 0.1"
+
+
+def test_a_client_that_leaves_rests_no_longer() -> None:
+    service, left = Service(Settings()), asyncio.Event()
+
+    async def receive() -> Message:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def seconds() -> float:
+        await service.on_thread(asked(1), int)
+        service._rests[0] = time.monotonic() + 20
+        began = time.monotonic()
+        asyncio.get_running_loop().call_later(0.1, left.set)
+        with suppress(DeadlineError):  # nobody waits for it
+            await service.on_thread(asked(0, receive), int)
+        return time.monotonic() - began
+
+    assert asyncio.run(seconds()) < 5
 
 
 def test_constraints_of_one_client_wait_for_their_turns(served: Inside) -> None:

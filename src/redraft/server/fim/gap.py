@@ -64,7 +64,8 @@ async def run_gap(request: Request, gap: Gap) -> tuple[list[Generation], int]:
     note_prompts(request, [gap.prefix, gap.suffix])
     done = await aside(request, partial(_fill, gap), answers=gap.answers)
     service = service_of(request)
-    return done, await service.on_thread(request, count_tokens, service.engine, gap.prefix, gap.suffix)
+    read = await service.on_thread(request, count_tokens, service.engine, gap.prefix, gap.suffix, in_turn=False)
+    return done, read  # its turn would come late, behind the caller's other requests
 
 
 def count_tokens(engine: Engine, *texts: str) -> int:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -55,6 +55,7 @@ class Service:
         self._beginner = ThreadPoolExecutor(1, "beginner")
         self._working = Counter[object]()  # requests on threads, of each caller
         self._rests = dict[object, float]()  # until when callers rest who kept the interpreter busy
+        self._resting = 0  # requests that wait for that
         self._seen = dict[object, float]()  # when callers last asked for something
         self._leaving = set[Callable[[], None]]()  # each is called where such a request's client has left
 
@@ -70,6 +71,7 @@ class Service:
         An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
         for a turn or compiles ends. Raises ApiError if too much is under way, or half as much of this caller."""
         most, whose = self.settings.limits.in_flight, caller_of(request.scope)
+        rested = in_turn and await self._rested(request, whose)
         if self._working.total() >= 2 * most or self._working[whose] >= most:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, left = copy_context(), threading.Event()
@@ -79,7 +81,7 @@ class Service:
 
         def timed() -> T:
             turn = PREPARING.turn(secrets.token_hex(), counted=False, size=_size(request)) if in_turn else nullcontext()
-            tiring = self._tiring(whose) if in_turn else nullcontext()
+            tiring = self._tiring(whose, rested) if in_turn else nullcontext()
             with turn, tiring, time_limit(limits):  # compiling takes no longer than an answer may
                 return awaited(work, *given)
 
@@ -88,8 +90,6 @@ class Service:
             gone()
 
         async def begun() -> T:
-            if in_turn:
-                await self._rested(whose)
             # Not on this thread: who begins one waits until it runs, behind all others that would.
             begin = partial(self._threads.submit, context.run, timed)
             return await asyncio.wrap_future(await asyncio.get_running_loop().run_in_executor(self._beginner, begin))
@@ -102,25 +102,43 @@ class Service:
             self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
 
-    async def _rested(self, whose: object) -> None:
-        """Return when a caller may keep the interpreter busy again, if there are others: little runs meanwhile."""
-        now = time.monotonic()
+    async def _rested(self, request: Request, whose: object) -> bool:
+        """Return when a caller may keep the interpreter busy again, if there are others: little runs meanwhile.
+        A request rests once, and goes on if its client leaves or the server stops. Those that wait leave one by one."""
+        now, first = time.monotonic(), not request.scope["state"].get("begun")
+        request.scope["state"]["begun"] = True
         self._seen = {who: at for who, at in self._seen.items() if at > now - RECENT_SEC} | {whose: now}
-        if (left := self._rests.get(whose, 0.0) - now) > 0 and len(self._seen) > 1:
-            await asyncio.sleep(min(left, MOST_REST_SEC))
+        if not first or len(self._seen) < 2 or self._rests.get(whose, 0.0) <= now:
+            return False
+        gone, end = asyncio.Event(), now + self.settings.limits.request_sec
+
+        async def rest() -> None:
+            while (left := min(self._rests.get(whose, 0.0), end) - time.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(gone.wait(), left)
+                if gone.is_set() or self.phase == "draining":
+                    return
+
+        self._resting += 1
+        try:
+            await unless_gone(request, rest(), gone.set)
+        finally:
+            self._resting -= 1
+        self._rests[whose] = time.monotonic() + MOST_BUSY_SEC  # the caller's next one waits until this one is done
+        return True
 
     @contextmanager
-    def _tiring(self, whose: object) -> Iterator[None]:
+    def _tiring(self, whose: object, rested: bool) -> Iterator[None]:
         """Work of a caller, on a thread, who rests twice as long behind it."""
         began = time.thread_time()
         try:
             yield
         finally:
             took, now = time.thread_time() - began, time.monotonic()
-            if took > LEAST_BUSY_SEC:
+            if rested or took > LEAST_BUSY_SEC:
                 kept = {who: at for who, at in [*self._rests.items()] if at > now}
-                until = max(now, self._rests.get(whose, 0.0)) + 2 * min(took, MOST_BUSY_SEC)
-                self._rests = kept | {whose: min(until, now + MOST_REST_SEC)}
+                until = now if rested else max(now, self._rests.get(whose, 0.0))
+                self._rests = kept | {whose: min(until + 2 * min(took, MOST_BUSY_SEC), now + MOST_REST_SEC)}
 
     def name_caller(self, request: Request | None) -> None:
         """Say in this context whose work it is, and until when they wait: callers take turns in some of it."""
@@ -166,7 +184,7 @@ class Service:
     @property
     def under_way(self) -> int:
         """Answers on their way, and requests that are still being read."""
-        return self.admission.under_way + self._working.total()
+        return self.admission.under_way + self._working.total() + self._resting
 
     def enter(self, answers: int, request: Request | None) -> ExitStack:
         """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
