@@ -259,8 +259,9 @@ def test_an_answer_that_is_no_object_ends_a_run_that_goes_on(body: bytes, tmp_pa
     """It stood in the output, in which no run could go on any more."""
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     place.write_text('{"messages": []}\n' * 2)
-    with Stub([WHOLE, says(reply(body)), WHOLE]) as stub:
+    with Stub([WHOLE, says(reply(body)), WHOLE], models=b"") as stub:
         command = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--at-once", "1"]
+        command += ["--model", "theirs"]
         assert "is not of OpenAI's interface" in shell(command, 1).err
         assert len(out.read_text().splitlines()) == 1
         shell(command, 0)
@@ -272,8 +273,8 @@ def test_rows_that_are_under_way_end_with_the_run(tmp_path: Path, shell: Shell, 
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     place.write_text('{"messages": []}\n' * 5)
     for act, said in ((says(reply(b"[1]")), "is not of OpenAI's interface"), (floods, "over 64 MiB")):
-        with Stub([act]) as stub:
-            command = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
+        with Stub([act], models=b"") as stub:
+            command = ["run", str(place), str(out), "--backend", "openai", "--model", "m", "--base-url", stub.url]
             assert said in shell(command, 1).err
         gc.collect()
         assert not caplog.records
@@ -330,8 +331,9 @@ def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
     whole = says(reply({"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": 3}}))
     refused = says(reply({"error": {"message": "no"}}, "400 Bad"))
     out = tmp_path / "out.jsonl"
-    with Stub([whole, refused, whole, says(b"")]) as stub:
-        words = ["run", str(rows), str(out), "--backend", "openai", "--seed", "10", "--at-once", "1", "--base-url"]
+    with Stub([whole, refused, whole, says(b"")], models=b"") as stub:
+        words = ["run", str(rows), str(out), "--backend", "openai", "--seed", "10", "--at-once", "1", "--model", "m"]
+        words.append("--base-url")
         assert main([*words, stub.url]) == 1
     assert "cannot be reached or broke off" in capsys.readouterr().err
     assert [body["seed"] for _, _, body in stub.seen] == [10, 11, 12, 13]
@@ -480,6 +482,19 @@ def test_a_server_that_cannot_be_reached_ends_the_run(tmp_path: Path, shell: She
         words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]
     assert "cannot be reached" in shell(words, 1).err
     assert statuses_of(out) == []
+
+
+@pytest.mark.parametrize("act", [says(b""), says(reply(b"[1]")), says(reply(b"{}")[:-1]), floods])
+def test_a_row_at_which_a_server_that_is_well_breaks_off_has_an_error(act: Act, tmp_path: Path, shell: Shell) -> None:
+    """The run ended there, and ended there again whenever it was continued."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, act, act, act, WHOLE]) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
+        assert statuses_of(out) == [200, 502, 200]
+        out.unlink()
+        stub.acts[:] = [WHOLE, act, WHOLE]
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 0)
+    assert statuses_of(out) == [200] * 3
 
 
 def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell) -> None:

@@ -21,6 +21,8 @@ import httpx2
 from redraft.errors import RedraftError, RequestError, RunError
 
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
+BREAKS_SEC = (0.5, 2.0, 0.0)
+"""Pauses behind answers that broke off."""
 LATE = 504
 """The status of a request that had no answer in time, which no server has sent."""
 MOST_BYTES = 2**26
@@ -41,6 +43,10 @@ class RefusedError(StatusError, RequestError):
 
 class FailedError(StatusError, RunError):
     """It failed at the request, also when it was tried again."""
+
+
+class BrokenError(RunError):
+    """No whole answer came, or none of OpenAI's form: by the request's fault or the server's."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,26 @@ class Remote:
         return Reply(text, finish, *counts, seconds, first or seconds)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a body as it stands, not streamed. Raises as `ask`."""
+        """The answer to a body as it stands, not streamed. Raises as `ask`; FailedError also where a server that still
+        names its models breaks off at this body again and again."""
+        for pause in BREAKS_SEC:
+            try:
+                return await self._posted(path, body)
+            except BrokenError as error:
+                if not await self._is_well():
+                    raise
+                said = str(error)
+            await asyncio.sleep(pause)
+        raise FailedError(said, 502)
+
+    async def _is_well(self) -> bool:
+        """Whether the server names its models."""
+        with suppress(RedraftError):
+            async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
+                return isinstance(json.loads(await self._whole(answer))["data"], list)
+        return False
+
+    async def _posted(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         named = body if "model" in body else {"model": await self._name(), **body}
         async with self._errors() as clock, self._sent(clock, "POST", path, named) as answer:
             found = json.loads(await self._whole(answer))
@@ -176,11 +201,11 @@ class Remote:
         return _refused(answer.status_code, said)
 
     async def _parts(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
-        """What comes of an answer. Raises RunError for one that does not come to its end."""
+        """What comes of an answer. Raises BrokenError for one that is too long."""
         left = MOST_BYTES
         async for part in answer.aiter_bytes():
             if (left := left - len(part)) < 0:
-                raise RunError(f"{self.where} answered with over {MOST_BYTES >> 20} MiB; look at the URL")
+                raise BrokenError(f"{self.where} answered with over {MOST_BYTES >> 20} MiB; look at the URL")
             yield part
 
     async def _whole(self, answer: httpx2.Response) -> bytes:
@@ -196,11 +221,13 @@ class Remote:
             said = f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout"
             raise FailedError(said, LATE) from None
         except httpx2.HTTPError as error:
-            raise RunError(
+            raise BrokenError(
                 f"{self.where} cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
             ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise RunError(f"{self.where} sent something that is not of OpenAI's interface; look at the URL") from None
+            raise BrokenError(
+                f"{self.where} sent something that is not of OpenAI's interface; look at the URL"
+            ) from None
 
     def _shown(self, said: object) -> str:
         """Another program's words, fit for one line; the key is masked before the text is cut."""
