@@ -21,6 +21,7 @@ from redraft.cli.infill import _format_lost
 from redraft.errors import RequestError
 from redraft.operations.edit import _Span
 from redraft.operations.edit_record import MOST_CHARACTERS, record_of
+from redraft.operations.formats import format_of
 
 JSON = '{\n  "host": "localhost",\n  "port": 8080,\n  "tags": ["a", "b"],\n  "inner": {\n    "debug": true\n  }\n}\n'
 TOML = '# the server\n[server]\nhost = "localhost"\nport = 8080\n\n[pool]\nsize = 5\n'
@@ -55,6 +56,20 @@ def test_members_are_shown_as_one_record_and_stay_if_nothing_changed(text: str, 
     assert record is not None
     assert json.loads(record.text) == shown
     assert record.after(record.text) == text
+
+
+MANIFEST = "kind: A\nspec:\n  size: 1\n---\nkind: B\nname: !Ref Bucket\nroles: !Sub [a, {b: c}]\nport: 80\n"
+
+
+def test_several_documents_and_tags_of_programs_are_read_as_yaml() -> None:
+    """As Kubernetes and CloudFormation have them; nothing looked at what became of such lines."""
+    before, behind = MANIFEST.removesuffix("port: 80\n"), "\n"
+    record = record_of("port: 80", "Set port to 90.")
+    assert record is not None
+    assert record.after('{"port":90}', before, behind) == "port: 90"
+    assert record.after('{"port":[90]}', before, behind) is None
+    assert format_of(MANIFEST) == "YAML"
+    assert [format_of(text) for text in ("one", "one\n---\ntwo", "a: !!python/object:os.x 1")] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,9 @@ def _yaml(text: str) -> Any:
 
     if "<<" in text:  # merged keys multiply while they are read
         raise ValueError("it merges keys")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    nodes, seen = [yaml.compose(text, loader)], set[int]()
+    loader: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+    loader.add_multi_constructor("!", _tagged)
+    nodes, seen = [*yaml.compose_all(text, loader)], set[int]()
     while nodes:
         node = nodes.pop()
         if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
@@ -63,7 +64,16 @@ def _yaml(text: str) -> Any:
         if len({*keys}) < len(keys):
             raise ValueError("a key stands there twice")  # of which the library takes the last
         nodes += [value for _, value in pairs] or node.value
-    return yaml.load(text, loader)
+    found = [*yaml.load_all(text, loader)]
+    return found if len(found) > 1 and any(isinstance(one, dict | list) for one in found) else (found or [None])[0]
+
+
+def _tagged(loader: Any, tag: str, node: Any) -> Any:
+    """What has a tag of a program's own, as `!Ref bucket`."""
+    if isinstance(node.value, str):
+        return f"!{tag} {node.value}"
+    pairs = isinstance(node.value, list) and node.id == "mapping"
+    return {"!" + tag: (loader.construct_mapping if pairs else loader.construct_sequence)(node, deep=True)}
 
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {"JSON": loads, "TOML": _toml, "INI": _ini, "YAML": _yaml}
