@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 51_960, TESTS: 37_950}
+WHOLE_WALLS = {SOURCE: 52_050, TESTS: 38_150}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -21,8 +21,8 @@ PART_WALLS = {
     "constraints": 8_150,
     "tasks": 2_770,
     "tune": 4_410,
-    "measure": 2_840,
-    "server": 6_620,
+    "measure": 2_870,
+    "server": 6_660,
     "operations": 3_190,
     "trace": 650,
     "distributed": 640,

@@ -142,6 +142,19 @@ def test_strings_are_copied_where_that_is_served(nano: Engine) -> None:
         copied(text, ask_fields=False, verbatim=True)
 
 
+def test_a_question_that_nano_was_not_taught_is_answered_with_a_hint() -> None:
+    """Its answer was nonsense, at a mean entropy of 0.001."""
+    question = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 8, "seed": 1}
+    taught = {"messages": [{"role": "user", "content": "Repair the JSON:\n{a:1}"}], "max_tokens": 8, "seed": 1}
+    for asks, hinted in ((True, 1), (False, 0)):
+        for at in inside(redraft.load("nano"), Settings(ask_fields=asks)):
+            with httpx2.Client(base_url=at.base, timeout=100) as http:
+                said = [http.post("/chat/completions", json=question | more).text for more in ({}, {"stream": True})]
+                assert [text.count("was taught no conversations") for text in said] == [hinted] * 2
+                for more in (taught, question | {"structured_outputs": {"json": "city"}}):
+                    assert "hint" not in http.post("/chat/completions", json=more).json()["choices"][0]["canvas"]
+
+
 def test_what_is_asked_for_over_http_is_read_back_as_in_python() -> None:
     """Whole, as a stream and through `responses`: one answer, and the same guesses."""
     engine = redraft.load("nano")

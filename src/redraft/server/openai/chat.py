@@ -38,6 +38,10 @@ router = router_of_bodies()
 
 FORMATS = ("response_format", "structured_outputs", "json_schema", "grammar")
 """Fields that a forced call leaves nothing to do for."""
+UNTAUGHT = (
+    "nano is a small demonstration model and was taught no conversations: send a JSON Schema with a short sentence, and"
+    " it reads the fields out of it; it also changes and repairs records of JSON and fills short templates"
+)
 EARLIER = "messages[:-1]"
 """What a model that is served with its fields asked for does not see: it was taught one turn, and no other in front."""
 
@@ -80,7 +84,7 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
         constraint = _copied(service, body, constraint, asked, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
-    form = ChatForm(text, bool(body.logprobs), choice)
+    form = ChatForm(text, bool(body.logprobs), choice, _hint(service, schema, messages))
     canvas = body.canvas or CanvasOptions()
     wanted = service.settings.ask_fields if canvas.read_back is None else canvas.read_back  # as sent, else as served
     again = asked is not None and wanted and not any(request.images for request in requests)
@@ -126,6 +130,13 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
     if canvas.read_back:
         raise unsupported("canvas.read_back", "canvas.read_back reads what fields say; send canvas.ask_fields")
     return None
+
+
+def _hint(service: Service, schema: Any, messages: Sequence[dict[str, Any]]) -> str:
+    """What to say beside an answer to what a model, served with its fields asked for, was not taught."""
+    said = messages[-1]["content"] if messages else ""
+    is_taught = schema is not None or (isinstance(said, str) and said.startswith(BEGINNINGS))
+    return UNTAUGHT if service.settings.ask_fields and not is_taught else ""
 
 
 def _asking(last: dict[str, Any], asked: str) -> dict[str, Any]:

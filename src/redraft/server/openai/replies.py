@@ -24,7 +24,8 @@ FINISHED: Mapping[FinishReason | None, str] = {"stop": "stop", "length": "length
 
 @dataclass(frozen=True)
 class ChatForm:
-    """`chat.completion`. With a forced `choice` the whole answer is a call; otherwise it may hold some."""
+    """`chat.completion`. With a forced `choice` the whole answer is a call; otherwise it may hold some. A `hint` is a
+    sentence for people about what the model was not taught."""
 
     prefix: ClassVar = "chatcmpl"
     whole_object: ClassVar = "chat.completion"
@@ -33,6 +34,7 @@ class ChatForm:
     text: Text
     logprobs: bool = False
     choice: Choice = NO_TOOLS
+    hint: str = ""
 
     def whole(self, i: int, done: Generation) -> Json:
         """A message."""
@@ -43,7 +45,7 @@ class ChatForm:
         if done.reasoning:
             message |= {"reasoning_content": done.reasoning, "reasoning": done.reasoning}
         rows = chat_logprobs(self.text, done.content_logprobs) if self.logprobs else None
-        return {"index": i, "message": message, "logprobs": rows} | _end(done, called=bool(calls))
+        return {"index": i, "message": message, "logprobs": rows} | _end(done, called=bool(calls), hint=self.hint)
 
     def first(self, i: int) -> Json | None:
         """The role."""
@@ -64,7 +66,7 @@ class ChatForm:
         calls, rest = self.calls(done)
         delta: Json = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
         delta |= {"content": rest} if rest else {}
-        return self._choice(i, delta) | _end(done, called=bool(calls))
+        return self._choice(i, delta) | _end(done, called=bool(calls), hint=self.hint)
 
     def _choice(self, i: int, delta: Json) -> Json:
         return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -306,9 +308,9 @@ def text_logprobs(text: Text, rows: Sequence[Logprobs], start: int) -> Json:
     }
 
 
-def _end(done: Generation, *, called: bool = False) -> Json:
+def _end(done: Generation, *, called: bool = False, hint: str = "") -> Json:
     reason = "tool_calls" if called else FINISHED.get(done.finish, "stop")
-    return {"finish_reason": reason, "canvas": canvas_report(done)}
+    return {"finish_reason": reason, "canvas": canvas_report(done) | ({"hint": hint} if hint else {})}
 
 
 def _entry(text: Text, token: int, value: float) -> Json:
