@@ -425,6 +425,29 @@ def test_characters_of_gbnf_by_their_numbers(rule: str, has: list[str], lacks: l
 
 
 @pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('start: a\n?a: "x"', "x", ""),
+        ('?start: a "y"\n\n  ?a: "x"', "xy", "x"),
+        ('start: a?\na: "x"', "", "xx"),
+        ('start: a? ?a: "x"', "", "xx"),
+        ('start: ("a"\n | "b")+ "c"', "abc", "ab"),
+    ],
+)
+def test_a_question_mark_in_front_of_a_rule_repeats_nothing(grammar: str, good: str, bad: str) -> None:
+    """As Lark writes a rule without a branch of its own: the end of the rule above might be left out."""
+    dfa = compile_grammar(grammar)
+    assert dfa.matches(good.encode())
+    assert not dfa.matches(bad.encode())
+
+
+@pytest.mark.parametrize("grammar", ['start: a\n+a: "x"', 'start: a\n?\na: "x"', 'start: ?a\na: "x"', "?", "start: ?"])
+def test_a_mark_that_repeats_nothing_is_refused(grammar: str) -> None:
+    with pytest.raises(ConstraintError, match=r"line [12]: '[?+]'"):
+        compile_grammar(grammar)
+
+
+@pytest.mark.parametrize(
     "rule",
     [
         r'"\uD800"',

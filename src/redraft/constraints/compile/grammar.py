@@ -183,6 +183,12 @@ class _Reader:
         found: dict[str, Node] = {}
         while self.tokens[self.at][0] != "end":
             kind, word, line = self._take()
+            if (word, *self.tokens[self.at][::2]) == (
+                "?",
+                "rule",
+                line,
+            ):  # Lark's trees lack its branch; the same texts
+                kind, word, line = self._take()
             name = word.rstrip(": \t")
             if kind != "rule" or name in found:
                 raise ConstraintError(
@@ -206,13 +212,18 @@ class _Reader:
         parts = []
         while self.tokens[self.at][0] in ("name", "text", "regex") or self.tokens[self.at][:2] == ("mark", "("):
             part = self._atom()
-            while self.tokens[self.at][0] == "mark" and self.tokens[self.at][1][0] in "*+?{":
+            while self._repeats():
                 part = Node(self._take()[1], parts=(part,))
             parts.append(part)
         kind, word, line = self.tokens[self.at]
-        if kind == "mark" and word not in "|)":
+        if kind == "mark" and word not in "|)" and (word, *self.tokens[self.at + 1][::2]) != ("?", "rule", line):
             raise ConstraintError(f"grammar, line {line}: {word!r} repeats nothing")
         return Node("all", parts=tuple(parts))
+
+    def _repeats(self) -> bool:
+        """Whether what was taken last is repeated: by a mark of its own line, for `?` may begin the next rule's."""
+        kind, word, line = self.tokens[self.at]
+        return kind == "mark" and word[0] in "*+?{" and line == self.tokens[self.at - 1][2]
 
     def _atom(self) -> Node:
         kind, word, line = self._take()
