@@ -78,6 +78,8 @@ def read_lines(place: str, *, to_write: bool = False, may_be_whole: bool = False
     is_whole = may_be_whole and os.path.isfile(place)  # noqa: PTH113  # which raises nothing for a name that is too long
     found = PLACE.fullmatch(place)
     if found is None and not is_whole:
+        if may_be_whole and not os.path.lexists(place):
+            raise RequestError(f"{place} does not exist; write a file, or a file and its lines, as notes.py:10-20")
         raise RequestError(f"the place is {place!r}; write a file and its lines, as notes.py:10-20")
     path = Path(place if found is None or is_whole else found["file"])
     if to_write and path.exists() and not path.is_file():
@@ -103,7 +105,7 @@ def _shifted(line: str, above: int) -> str:
 
 def _check_text(path: Path, data: bytes) -> None:
     if not data:
-        raise RequestError(f"{path} is empty; there is nothing to stand around a gap")
+        raise RequestError(f"{path} is empty; some text is needed")
     if b"\0" in data:
         raise RequestError(f"{path} is binary (byte {data.index(0)} is 0); only text can be worked on")
     decoded(data, str(path))

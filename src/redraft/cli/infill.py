@@ -109,7 +109,7 @@ def show(
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
-            note("the new text is the one that was there; another --seed may change it")
+            note(f"the new text is the one that was there; {_remedy(arguments)}")
     if writes and (name := _format_lost(source, data)) is not None:
         raise RunError(f"{source.path} is {name} and would not be any more, so nothing is written; try another --seed")
     if writes:
@@ -123,12 +123,24 @@ def show(
     return int(arguments.write and is_cut)
 
 
+def _remedy(arguments: argparse.Namespace) -> str:
+    """What to do where nothing has changed."""
+    if getattr(arguments, "instruction", None) is None:
+        return "another --seed may change it"
+    return (
+        "unless it says so already, name the line, as FILE:8, or its section, or say it otherwise, as 'Set port to 9.'"
+    )
+
+
 def _format_lost(source: TextFile, data: bytes) -> str | None:
-    """The format that a file was of and would not be any more: TOML by its name, JSON if it is an object or a list."""
-    from redraft.operations.formats import is_of
+    """The format that a file was of and would not be any more: by its name, or JSON if it is an object or a list."""
+    from redraft.operations.formats import is_of, read
 
     old, new, suffix = source.data.decode("utf-8-sig"), data.decode("utf-8-sig"), source.path.suffix
-    may_be = "TOML" if suffix == ".toml" else "JSON" if old.lstrip().startswith(("{", "[")) else None
-    if may_be is None or suffix in (".jsonl", ".ndjson") or not is_of(may_be, old) or is_of(may_be, new):
+    named = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML", ".ini": "INI", ".cfg": "INI"}.get(suffix)
+    may_be = named or ("JSON" if old.lstrip().startswith(("{", "[")) else None)
+    if may_be is None or suffix in (".jsonl", ".ndjson"):
         return None
-    return may_be
+    if may_be in ("YAML", "INI"):  # of which any text may be one value, or none
+        return may_be if read(may_be, old) is not None and read(may_be, new) is None else None
+    return may_be if is_of(may_be, old) and not is_of(may_be, new) else None

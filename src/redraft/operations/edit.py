@@ -40,7 +40,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.edit_record import record_of
-from redraft.operations.formats import is_of
+from redraft.operations.formats import is_of, judge_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
@@ -227,8 +227,8 @@ def _rewritten(
 def _in_lines(
     engine: Core, shown: Sequence[str], instruction: str, room: int, left: Callable[[], Options]
 ) -> _Span | None:
-    """Lines of keys and values as an instruction makes them, or as they are where that cannot be written; None if the
-    span is something else."""
+    """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
+    are settings of another kind; None if the span is something else."""
     lead = shown[0].rpartition("\n")[2]
     before = shown[0][: len(shown[0]) - len(lead)]
     ends = not shown[2].partition("\n")[0].strip()
@@ -236,8 +236,9 @@ def _in_lines(
         return None
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = record_of(lead + shown[1], instruction)
+        is_settings = record is None and "\n" in "".join(shown).strip() and judge_of("".join(shown)) is not None
     if record is None:
-        return None
+        return _Span(shown[1], 0, 0, False) if is_settings else None
     alone = ["", record.text, ""]
     asked = _ASSIGNED.sub(r"\1 = ", instruction)
     made = _rewritten(engine, _before(engine, alone, asked), alone, room, left)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.formats import Number, format_of, is_as_meant, loads
+from redraft.operations.formats import JSONS, Number, is_as_meant, judge_of, loads
 
 MOST_MEMBERS = 8
 """Members of a record that nano was taught to change. Of more it is shown those that an instruction speaks of."""
@@ -27,7 +27,8 @@ LEAST_SHARED = 4
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _KEYED = re.compile(
-    rf"(?P<lead>[ \t]*(?:export )?)(?P<key>{_TEXT}|[A-Za-z_][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<rest>\S.*)", re.ASCII
+    rf"(?P<lead>[ \t]*(?:- +|export )?)(?P<key>{_TEXT}|[A-Za-z_][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<rest>\S.*|)",
+    re.ASCII,
 )
 _NAMED = re.compile(rf"[ \t]*(?:- +)*(?:export )?({_TEXT}|[A-Za-z_][\w.-]*)[ \t]*[:=]", re.ASCII)
 _QUOTED = re.compile(rf"{_TEXT}|'[^'\\]*'")
@@ -38,7 +39,7 @@ _PLAIN = re.compile(r"""[^\s"'{}\[\],#;&*!|>%@`](?:[^"'{}\[\]#;]*[^\s"'{}\[\]#;,
 _WORD = re.compile(r"[\w./:@%+-]*", re.ASCII)
 """Those that also a shell leaves as they are."""
 _OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{_TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
-_FIXED = re.compile(rf"(?:#|;|//).*|{_OPENS.pattern}|(?:{_TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---")
+_FIXED = re.compile(rf"(?:#|;|//).*|{_OPENS.pattern}|(?:{_TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---|<<:.*")
 """Lines between members: comments, sections, the brackets and elements of lists. So is a member of another kind."""
 _PIECE = re.compile(rf'(?:{_TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
@@ -146,18 +147,48 @@ class Record:
             return None
         if any(_SURROGATE.search(str(one)) for pair in found.items() for one in pair):
             return None
-        whole = f"{before}{self._joined(self.lines)}{behind}"
-        name = format_of(whole)
-        if self._has_commas and name != "JSON" and all(one.is_quoted for one in self.shown.values()):
-            name = None  # JSON with comments, which has no parser here
-        for bare in (True, False):  # text without quotes first, where there is any
-            made = self._changed(found, bare=bare, commas=name == "JSON" or self._has_commas)
+        lines = self._joined(self.lines)
+        frames = [
+            (before, behind),
+            *([] if self._is_json else [("", "")]),
+            *([("[lines]\n", "")] if self._is_ini else []),
+        ]
+        judged = next(((judge, at) for at in frames if (judge := judge_of(at[0] + lines + at[1])) is not None), None)
+        if judged is None and self._is_shell and self._is_open:
+            return None
+        name = "" if judged is None else judged[0][0]
+        careful = judged is None and not self._is_shell  # then values change alone, and texts are in quotes
+        for bare in (False,) if careful else (True, False):  # text without quotes first, where there is any
+            made = self._changed(found, bare=bare, commas=name in JSONS or not self.joint)
             new = None if made is None else self._joined(made.lines)
-            if made is None or new is None:
+            if made is None or new is None or (careful and (made.gone or len(made.lines) != len(self.lines))):
                 continue
-            if name is None or is_as_meant(name, whole, f"{before}{new}{behind}", made.wanted, made.gone):
+            if judged is None:
+                return new
+            (_, old), (front, back) = judged
+            if is_as_meant(name, old, front + new + back, made.wanted, made.gone):
                 return new
         return None
+
+    @property
+    def _is_json(self) -> bool:
+        return all(one.is_quoted and one.sep.strip() == ":" for one in self.shown.values())
+
+    @property
+    def _is_ini(self) -> bool:
+        """Whether it may be read as a section of INI: also settings of Python, and environment variables."""
+        pairs = all("=" in one.sep and not one.is_quoted and not one.lead for one in self.shown.values())
+        return pairs and not self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether a text in quotes may go on behind a line."""
+        others = (line for line in self.lines if isinstance(line, str) and not line.lstrip().startswith("#"))
+        return any(line.count(quote) % 2 for line in others for quote in "\"'")
+
+    @property
+    def _is_shell(self) -> bool:
+        return all(one.sep == "=" for one in self.shown.values())
 
     def _changed(self, found: Mapping[str, Any], *, bare: bool, commas: bool) -> _Change | None:
         members = [*self.shown.values()]
@@ -185,7 +216,7 @@ class Record:
                     return None
                 lines.append(made)
                 wanted |= {} if same and name == one.name else {name: value}
-            elif not one.has_comma:  # the last of an object: the one above is the last now
+            elif commas and not one.has_comma:  # the last of an object: the one above is the last now
                 _end_above(lines)
         for name in () if renamed else new:
             if not self._add(lines, name, found[name], bare=mostly, commas=commas):
@@ -206,12 +237,6 @@ class Record:
             made, lines[at] = made.ending(comma=last.has_comma), last.ending(comma=True)
         lines.insert(at + 1, made)
         return True
-
-    @property
-    def _has_commas(self) -> bool:
-        """Whether it is JSON: its members have commas, or stand in braces."""
-        commas = (one.has_comma for one in self.lines if isinstance(one, _Member))
-        return any(commas) or any(one.strip().endswith(("{", "}", "},")) for one in self.lines if isinstance(one, str))
 
     def _place(self, lines: list[str | _Member]) -> int | None:
         """The line behind which a new member goes: the last one of the block that the instruction names, or of the
@@ -248,8 +273,8 @@ class _Change:
 
 
 def record_of(text: str, instruction: str) -> Record | None:
-    """The record that lines are, or that an object on one line is; None for lines of another kind, and where two
-    members that the instruction may mean have one name."""
+    """The record that lines are, or that an object on one line is; None for lines of another kind, and where the
+    instruction leaves open which of two members of one name it means."""
     if len(text) > MOST_CHARACTERS or len(instruction) > MOST_SAID or _SURROGATE.search(text):
         return None
     joint = "\r\n" if "\r" in text else "\n"
@@ -266,16 +291,48 @@ def record_of(text: str, instruction: str) -> Record | None:
         if member is None and bare and not (_FIXED.fullmatch(bare) or _KEYED.fullmatch(part)):
             return None
         lines.append(part if member is None else member)
-    members, said = {i: line for i, line in enumerate(lines) if isinstance(line, _Member)}, _words(instruction)
+    said = _words(instruction)
+    members = _told_apart(lines, said)
     if len(members) > MOST_MEMBERS:
         likely = sorted(members, key=lambda i: -members[i].meant(said))[:MOST_MEMBERS]
         members = {i: members[i] for i in sorted(likely)}
-    if not members or len({one.name for one in members.values()}) < len(members):
+    if not members:
         return None
     if any(_SURROGATE.search(f"{one.name}{one.value}") for one in members.values()):
         return None
     names = {found[1].strip('"') for part in parts if (found := _NAMED.match(part))}
     return Record(tuple(lines), MappingProxyType(members), frozenset(names), said, joint)
+
+
+def _told_apart(lines: Sequence[str | _Member], said: frozenset[str]) -> dict[int, _Member]:
+    """The members by their lines; of several with one name the one that an instruction's words mean, by what stands
+    above it or by its value. None of them if it means none, or leaves open which."""
+    found = dict[str, list[tuple[int, _Member]]]()
+    for i, line in enumerate(lines):
+        if isinstance(line, _Member):
+            found.setdefault(line.name, []).append((i, line))
+    chosen = dict[int, _Member]()
+    for name, some in found.items():
+        if len(some) > 1:
+            scores = [2 * _shared(" ".join(_above(lines, i)), said) + one.meant(said) for i, one in some]
+            best = [one for one, score in zip(some, scores, strict=True) if score == max(scores)]
+            some = best if len(best) == 1 and _shared(name, said) else []
+        chosen |= dict(some)
+    return dict(sorted(chosen.items()))
+
+
+def _above(lines: Sequence[str | _Member], at: int) -> Iterator[str]:
+    """The lines that a member lies under: of sections, of objects, and of elements of lists."""
+    member = lines[at]
+    depth = len(member.lead) if isinstance(member, _Member) else 0
+    for line in reversed(lines[:at]):
+        if isinstance(line, str) and (bare := line.strip()):
+            width = len(line) - len(line.lstrip())
+            if (width < depth and (_OPENS.fullmatch(bare) or bare.startswith("- "))) or bare.startswith("["):
+                yield bare
+                depth = width
+                if bare.startswith("["):
+                    return
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -291,11 +348,14 @@ def _member(line: str) -> _Member | None:
     if found is None:
         return None
     key, rest, is_bare = found["key"], found["rest"], False
+    if (not rest and "=" not in found["sep"]) or ("- " in found["lead"] and found["sep"] != "="):
+        return None
     if quoted := _QUOTED.match(rest):
         written = quoted[0]
     else:
         comment = _COMMENT.search(rest)
-        written = rest[: comment.start() if comment else None].rstrip().removesuffix(",").rstrip()
+        written = rest[: comment.start() if comment else None].rstrip()
+        written = written if "=" in found["sep"] else written.removesuffix(",").rstrip()
     end = rest[len(written) :].strip()
     if end.removeprefix(",").lstrip() and not end.removeprefix(",").lstrip().startswith(("#", "//")):
         return None
@@ -305,7 +365,7 @@ def _member(line: str) -> _Member | None:
     except (ValueError, RecursionError):
         if "/*" in written or (key.startswith('"') and found["sep"].strip() == ":" and end.startswith(",")):
             return None
-        if not _PLAIN.fullmatch(written):
+        if written and not _PLAIN.fullmatch(written):
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):

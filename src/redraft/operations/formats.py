@@ -11,7 +11,14 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
-MOST_CHARACTERS, MOST_LEAVES = 2**16, 10_000
+MOST_CHARACTERS, MOST_LEAVES, MOST_DEPTH = 2**16, 10_000, 100
+MOST_DOTS = 200
+_SPACES = re.compile(r"\s{100}")
+"""Of a line: with more dots in a key, or such a space, the libraries' work is the square of it, within one call that
+nothing ends."""
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_COMMENTS = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*|/\*(?:(?s:.)*?\*/|(?s:.)*)')
+_TRAILING = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|,(?=\s*[}\]])')
 _QUOTES = re.compile(r"""\A(["'])(.*)\1\Z""", re.DOTALL)
 Leaves = dict[tuple[str | int, ...], Any]
 
@@ -34,12 +41,27 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _commented(text: str) -> Any:
+    """JSON with comments, as editors have it."""
+    return loads(_COMMENTS.sub(lambda found: found[0] if found[0].startswith('"') else " ", text))
+
+
+def _trailing(text: str) -> Any:
+    """The same with commas behind last members."""
+    bare = _COMMENTS.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+    return loads(_TRAILING.sub(lambda found: found[0].removeprefix(","), bare))
+
+
 def _toml(text: str) -> Any:
+    if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
+        raise ValueError("it has very many dots in a line")
     return tomllib.loads(text.replace("\r\n", "\n"), parse_float=Decimal)
 
 
 def _ini(text: str) -> Any:
-    parser = configparser.ConfigParser(interpolation=None)
+    if any(_SPACES.search(line.strip()) for line in text.split("\n")):
+        raise ValueError("it has very many spaces in a line")
+    parser = configparser.ConfigParser(interpolation=None, default_section="\n")  # which else all others repeat
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys as they are written
     parser.read_string(text)
     parts = ((name, part.items()) for name, part in parser.items() if part)
@@ -49,23 +71,41 @@ def _ini(text: str) -> Any:
 def _yaml(text: str) -> Any:
     import yaml  # type: ignore[import-untyped]  # it has none; here, since only an edit is to pay for it
 
-    if "<<" in text:  # merged keys multiply while they are read
-        raise ValueError("it merges keys")
-    loader: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-    loader.add_multi_constructor("!", _tagged)
-    nodes, seen = [*yaml.compose_all(text, loader)], set[int]()
+    kind: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+    kind.add_multi_constructor("!", _tagged)
+    depth, ends = 0, (yaml.SequenceEndEvent, yaml.MappingEndEvent)
+    for event in yaml.parse(text, kind):  # without recursion; what makes nodes of it would end the process
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, ends)
+        if depth > MOST_DEPTH:
+            raise ValueError("it is too deep")
+    loader, found = kind(text), []
+    while loader.check_node():
+        node = loader.get_node()
+        _look_through(node)
+        found.append(loader.construct_document(node))
+    return found if len(found) > 1 and any(isinstance(one, dict | list) for one in found) else (found or [None])[0]
+
+
+def _look_through(root: Any) -> None:
+    """Raise ValueError for a key that stands there twice, of which the library takes the last. Keys that merge others
+    stay keys: merged, they multiply."""
+    nodes, seen = [root], set[int]()
     while nodes:
         node = nodes.pop()
-        if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+        if id(node) in seen or node.id == "scalar":
             continue
         seen.add(id(node))
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        keys = [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
-        if len({*keys}) < len(keys):
-            raise ValueError("a key stands there twice")  # of which the library takes the last
-        nodes += [value for _, value in pairs] or node.value
-    found = [*yaml.load_all(text, loader)]
-    return found if len(found) > 1 and any(isinstance(one, dict | list) for one in found) else (found or [None])[0]
+        if node.id == "sequence":
+            nodes += node.value
+            continue
+        names = set[str]()
+        for key, value in node.value:
+            nodes += (key, value)
+            if key.id == "scalar":
+                if key.value in names:
+                    raise ValueError("a key stands there twice")
+                names.add(key.value)
+                key.tag = "tag:yaml.org,2002:str" if key.value == "<<" else key.tag
 
 
 def _tagged(loader: Any, tag: str, node: Any) -> Any:
@@ -76,35 +116,47 @@ def _tagged(loader: Any, tag: str, node: Any) -> Any:
     return {"!" + tag: (loader.construct_mapping if pairs else loader.construct_sequence)(node, deep=True)}
 
 
-PARSERS: Mapping[str, Callable[[str], Any]] = {"JSON": loads, "TOML": _toml, "INI": _ini, "YAML": _yaml}
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "JSON": loads,
+    "JSON with comments": _commented,
+    "JSON with trailing commas": _trailing,
+    "TOML": _toml,
+    "INI": _ini,
+    "YAML": _yaml,
+}
+_NOTHING = object()
+JSONS = frozenset(name for name in PARSERS if name.startswith("JSON"))
 
 
 def is_of(name: str, text: str) -> bool:
     """Whether a text is of a format; of JSON it may be any one value."""
-    try:
-        (json.loads if name == "JSON" else PARSERS[name])(text)
-    except (ArithmeticError, ValueError, RecursionError):
-        return False
-    return True
+    return _parsed(json.loads if name == "JSON" else PARSERS[name], text) is not _NOTHING
 
 
-def format_of(text: str) -> str | None:
-    """The first of these formats in which a text has keys and values."""
-    return next((name for name in PARSERS if read(name, text) is not None), None)
+def judge_of(text: str) -> tuple[str, Leaves] | None:
+    """The first of these formats in which a text has keys and values, and these."""
+    found = ((name, read(name, text)) for name in PARSERS)
+    return next(((name, leaves) for name, leaves in found if leaves is not None), None)
 
 
 def read(name: str, text: str) -> Leaves | None:
     """The values of a text by their paths; None for a text that is not of the format, or has no keys."""
     if len(text) > MOST_CHARACTERS:
         return None
+    value = _parsed(PARSERS[name], text.removeprefix("\ufeff"))
+    found = _parsed(lambda one: dict(_leaves(one, (), [MOST_LEAVES])), value)
+    return found if isinstance(value, dict | list) and found is not _NOTHING else None
+
+
+def _parsed(parse: Callable[[Any], Any], text: Any) -> Any:
+    """What a parser makes of a text, or nothing."""
     try:
-        value = PARSERS[name](text.removeprefix("\ufeff"))
-        return dict(_leaves(value, (), [MOST_LEAVES])) if isinstance(value, dict | list) else None
+        return parse(text)
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError, configparser.Error):
-        return None
+        return _NOTHING
     except Exception as error:  # YAML's errors have a base of their own, and it is not imported here
         if type(error).__module__.partition(".")[0] == "yaml":
-            return None
+            return _NOTHING
         raise
 
 
@@ -114,17 +166,20 @@ def _leaves(value: Any, path: tuple[str | int, ...], left: list[int]) -> Iterato
     if left[0] < 0:
         raise ValueError("there are too many values")
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    if not isinstance(value, dict | list) or not value:
+    assigned = isinstance(value, str) and path and isinstance(path[-1], int) and _ASSIGNED.fullmatch(value)
+    if assigned:  # an element of a list, as Compose has variables
+        yield (*path, assigned[1]), assigned[2]
+    elif not isinstance(value, dict | list) or not value:
         yield path, value
     for step, inner in pairs:
         yield from _leaves(inner, (*path, step), left)
 
 
-def is_as_meant(name: str, before: str, after: str, wanted: Mapping[str, Any], gone: set[str]) -> bool:
-    """Whether a text of a format has, in place of the values of one before, those that are `wanted` of some keys, and
-    lacks the keys that are to be `gone`, and nothing else differs."""
-    old, new = read(name, before), read(name, after)
-    if old is None or new is None:
+def is_as_meant(name: str, old: Leaves, after: str, wanted: Mapping[str, Any], gone: set[str]) -> bool:
+    """Whether a text of a format has, in place of the old values, those that are `wanted` of some keys, and lacks the
+    keys that are to be `gone`, and nothing else differs."""
+    new = read(name, after)
+    if new is None:
         return False
     lost, found = old.keys() - new.keys(), {path for path in new if path not in old or not _same(old[path], new[path])}
     lost, found = lost - _emptied(lost, found, old), found - _emptied(found, lost, new)
@@ -162,7 +217,7 @@ def _means(value: Any, wanted: Any, old: Any) -> bool:
         return value is wanted or value in (json.dumps(wanted), str(wanted))
     number = isinstance(value, int | float | Decimal | Number) and not isinstance(value, bool)
     if isinstance(wanted, Number):
-        with suppress(ArithmeticError):  # of exponents without end
+        with suppress(ArithmeticError, ValueError):  # of exponents without end, and of very many digits
             return str(value) == wanted or (number and Decimal(str(value)) == Decimal(wanted))
         return False
     if number or isinstance(value, bool) or not isinstance(value, str):
