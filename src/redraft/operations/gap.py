@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.compete import Doubt, Drop, Result, compete
 from redraft.operations.gap_constraint import of_width
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 WIDTH_STEP = 16
 """Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
 
@@ -153,10 +155,10 @@ def readable(part: str | bytes, name: str, *, cut_at_end: bool) -> str:
     if not isinstance(part, str | bytes):
         raise RequestError(f"the {name} is {part!r}; pass str or bytes")
     if isinstance(part, str):
-        bad = next((i for i, character in enumerate(part) if "\ud800" <= character <= "\udfff"), None)
-        if bad is not None:
-            raise RequestError(f"the {name} has an unpaired surrogate at character {bad}; send valid Unicode, or bytes")
-        return part
+        if part.isascii() or (bad := _SURROGATE.search(part)) is None:
+            return part
+        at = bad.start()
+        raise RequestError(f"the {name} has an unpaired surrogate at character {at}; send valid Unicode, or bytes")
     if cut_at_end:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(part)

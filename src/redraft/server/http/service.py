@@ -71,7 +71,7 @@ class Service:
         An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
         for a turn or compiles ends. Raises ApiError if too much is under way, or half as much of this caller."""
         most, whose = self.settings.limits.in_flight, caller_of(request.scope)
-        rested = in_turn and await self._rested(request, whose)
+        rested = await self._rested(request, whose)
         if self._working.total() >= 2 * most or self._working[whose] >= most:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, left = copy_context(), threading.Event()
@@ -81,8 +81,7 @@ class Service:
 
         def timed() -> T:
             turn = PREPARING.turn(secrets.token_hex(), counted=False, size=_size(request)) if in_turn else nullcontext()
-            tiring = self._tiring(whose, rested) if in_turn else nullcontext()
-            with turn, tiring, time_limit(limits):  # compiling takes no longer than an answer may
+            with turn, self._tiring(whose, rested), time_limit(limits):  # compiling takes no longer than an answer may
                 return awaited(work, *given)
 
         def leave() -> None:

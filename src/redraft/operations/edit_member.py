@@ -1,0 +1,190 @@
+"""A line of a key and its value, as files of settings have it, and what an instruction's words mean of such lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redraft.operations.formats import Number, loads
+
+MOST_NAME = 100  # characters of a key or value whose words are compared with those of an instruction
+LEAST_SHARED = 4
+"""Letters of a word that stand for it, as "debug" for "debugging"."""
+
+TEXT = r'"(?:[^"\\]|\\.)*"'
+KEYED = re.compile(
+    rf"(?P<lead>[ \t]*(?:- +|export )?)(?P<key>{TEXT}|[A-Za-z_][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<rest>\S.*|)",
+    re.ASCII,
+)
+_QUOTED = re.compile(rf"{TEXT}|'[^'\\]*'")
+_COMMENT = re.compile(r"[ \t](?:#|//)")
+_BARE_KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_PLAIN = re.compile(r"""[^\s"'{}\[\],#;&*!|>%@`](?:[^"'{}\[\]#;]*[^\s"'{}\[\]#;,])?""")
+"""Values without quotes, of which no file of settings makes anything else."""
+_WORD = re.compile(r"[\w./:@%+-]*", re.ASCII)
+"""Those that also a shell leaves as they are."""
+OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A line of a key and its value. `is_bare` where the value is text without quotes. Behind the value may stand a
+    comma and a comment, `end`."""
+
+    lead: str
+    key: str
+    sep: str
+    value: Any
+    written: str
+    end: str
+    is_bare: bool
+
+    @property
+    def line(self) -> str:
+        return f"{self.lead}{self.key}{self.sep}{self.written}{self.end}"
+
+    @property
+    def name(self) -> str:
+        return str(json.loads(self.key)) if self.is_quoted else self.key
+
+    @property
+    def json(self) -> str:
+        is_plain = isinstance(self.value, str) and not isinstance(self.value, Number)
+        return json.dumps(self.value, ensure_ascii=False) if is_plain else self.written
+
+    @property
+    def is_quoted(self) -> bool:
+        return self.key.startswith('"')
+
+    @property
+    def has_comma(self) -> bool:
+        return self.end.lstrip().startswith(",")
+
+    def ending(self, *, comma: bool) -> Member:
+        """With or without a comma behind it."""
+        end = self.end.replace(",", "", 1) if self.has_comma else self.end
+        return replace(self, end="," + end if comma else end)
+
+    def of(self, value: Any, *, bare: bool) -> Member | None:
+        """With another value, written as this one is; None if it cannot be."""
+        is_shell, is_line = self.sep == "=", isinstance(value, str) and value.isprintable()
+        if isinstance(value, Number):
+            written = str(value)
+        elif is_line and bare and (_WORD if is_shell else _PLAIN).fullmatch(value):
+            written = value
+        elif value is None and "=" in self.sep:  # which has no null
+            written = "" if bare else '""'
+        elif is_line and self.written.startswith("'") and not {*value} & {"'", "\\"}:
+            written = f"'{value}'"
+        else:
+            written = json.dumps(value, ensure_ascii=False)
+        if is_shell and re.search(r"[$`\\!]", written):
+            return None
+        return replace(self, value=value, written=written, is_bare=written == value)
+
+    def called(self, name: str) -> Member | None:
+        """With another key, written as this one is; None if it cannot be."""
+        if not self.is_quoted:
+            return replace(self, key=name) if _BARE_KEY.fullmatch(name) else None
+        return replace(self, key=json.dumps(name, ensure_ascii=False))
+
+    def meant(self, said: frozenset[str]) -> int:
+        """How much an instruction's words speak of it: the key counts more than the value."""
+        return 4 * shared(self.name, said) + shared(re.sub(r"\b\w\b", "", str(self.value)), said)
+
+
+def member_of(line: str) -> Member | None:
+    found = KEYED.fullmatch(line)
+    if found is None:
+        return None
+    key, rest, is_bare = found["key"], found["rest"], False
+    if (not rest and "=" not in found["sep"]) or ("- " in found["lead"] and found["sep"] != "="):
+        return None
+    if quoted := _QUOTED.match(rest):
+        written = quoted[0]
+    else:
+        comment = _COMMENT.search(rest)
+        written = rest[: comment.start() if comment else None].rstrip()
+        written = written if "=" in found["sep"] else written.removesuffix(",").rstrip()
+    end = rest[len(written) :].strip()
+    if end.removeprefix(",").lstrip() and not end.removeprefix(",").lstrip().startswith(("#", "//")):
+        return None
+    try:
+        json.loads(key if key.startswith('"') else "0")
+        value = written[1:-1] if written.startswith("'") else loads(written)
+    except (ValueError, RecursionError):
+        if "/*" in written or (key.startswith('"') and found["sep"].strip() == ":" and end.startswith(",")):
+            return None
+        if written and not _PLAIN.fullmatch(written):
+            return None
+        value, is_bare = written, True
+    if isinstance(value, dict | list):
+        return None
+    return Member(found["lead"], key, found["sep"], value, written, rest[len(written) :], is_bare)
+
+
+def told_apart(lines: Sequence[str | Member], said: frozenset[str]) -> dict[int, Member]:
+    """The members by their lines; of several with one name the one that an instruction's words mean, by what stands
+    above it or by its value. None of them if it means none, or leaves open which."""
+    found = dict[str, list[tuple[int, Member]]]()
+    for i, line in enumerate(lines):
+        if isinstance(line, Member):
+            found.setdefault(line.name, []).append((i, line))
+    chosen = dict[int, Member]()
+    for name, some in found.items():
+        if len(some) > 1:
+            scores = [2 * shared(" ".join(_above(lines, i)), said) + one.meant(said) for i, one in some]
+            best = [one for one, score in zip(some, scores, strict=True) if score == max(scores)]
+            some = best if len(best) == 1 and shared(name, said) else []
+        chosen |= dict(some)
+    return dict(sorted(chosen.items()))
+
+
+def _above(lines: Sequence[str | Member], at: int) -> Iterator[str]:
+    """The lines that a member lies under: of sections, of objects, and of elements of lists."""
+    member = lines[at]
+    depth = len(member.lead) if isinstance(member, Member) else 0
+    for line in reversed(lines[:at]):
+        if isinstance(line, str) and (bare := line.strip()):
+            width = len(line) - len(line.lstrip())
+            if (width < depth and (OPENS.fullmatch(bare) or bare.startswith("- "))) or bare.startswith("["):
+                yield bare
+                depth = width
+                if bare.startswith("["):
+                    return
+
+
+def is_text(one: Member) -> bool:
+    return isinstance(one.value, str) and not isinstance(one.value, Number)
+
+
+def alike(value: Any, before: Any) -> Any:
+    """A value of the type that was there: a number in place of its text and the other way round, and True where a file
+    writes it so."""
+    if isinstance(before, str) and not isinstance(before, Number):
+        if isinstance(value, bool) and before in ("True", "False"):
+            return str(value)
+        return str(value) if isinstance(value, Number) else value
+    if isinstance(before, bool) and value in ("true", "false"):
+        return value == "true"
+    if isinstance(value, str) and (before is None or isinstance(before, Number)) and _NUMBER.fullmatch(value):
+        return Number(value)
+    return value
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Its words in small letters, those within names apart."""
+    return frozenset(word.lower() for word in re.findall(r"[^\W\d_]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)))
+
+
+def shared(text: str, said: frozenset[str]) -> int:
+    """How many words of a text were said, perhaps as the beginning of another or the other way round."""
+    return sum(word in said or any(_begins(word, other) for other in said) for word in words_of(text[:MOST_NAME]))
+
+
+def _begins(one: str, other: str) -> bool:
+    return min(len(one), len(other)) >= LEAST_SHARED and (one.startswith(other) or other.startswith(one))
