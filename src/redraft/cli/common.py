@@ -298,7 +298,7 @@ def copying_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbatim",
         action=argparse.BooleanOptionalAction,
-        help="copy strings out of the text, word for word, and hold choices, dates, times and decimal numbers to those"
+        help="copy strings out of the text, word for word, and hold choices, dates, times and numbers to those"
         " that it states (default: for nano alone, where the text is not too long for that)",
     )
 

@@ -63,7 +63,7 @@ def schema_source(
 
     Without `spaces` there are none, and no line breaks, but within strings. With `fence` the value may stand in a
     Markdown code block, as many models are used to; `unfenced` takes it off. Strings of which the schema does not say
-    how they look are parts of the text `verbatim`, from word to word, and choices, dates, times and decimal numbers are
+    how they look are parts of the text `verbatim`, from word to word, and choices, dates, times and numbers are
     those that it states (docs/constraints.md); without one they may say anything.
     """
     plain = plain_schema(schema)

@@ -67,17 +67,19 @@ _TIMED = re.compile(
     r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?\s?m\b\.?)?", re.ASCII | re.I
 )
 _HOUR = re.compile(r"(?<![\d.,])\d{1,2}\s?(?:[ap]\.?\s?m\b|o'clock)", re.ASCII | re.I)
-_HOURS = (
-    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun"
-    "|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
+HOURS_ABROAD = (
+    "ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze"
+    "|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
 )
+_HOURS = f"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|{HOURS_ABROAD}"
 _PARTS_OF_DAY = (
     r"\w*noon|\w*night|\w*morning|evening|past|half|quarter|halb|viertel|morgens|\w*mittags?|abends|nachts|mitternacht"
     "|matin|soir|midi|minuit|tarde|noche|mañana|mediodía"
 )
 _UNREAD_TIME = re.compile(
     r"\b(?:at|around|about|by|from|between|until|till|before|after|since|um|gegen|ab|bis|von|à|las|alle|dalle|om|kl)"
-    r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)|(?<!\d)\d{4}(?!\d)"
+    r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)"
+    r"|(?<!\d)(?:[01]\d|2[0-3])[0-5]\d(?!\d)"
     r"|\b[ap]\.?\s?m\b|\d[ap]\.?m\b|(?<![\w.:/-])\d{1,2}(?=\s*(?:[,;.!?]|$))|clock"
     rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|{_READ} ?(?:\+|(?:hours?|hrs?|min(?:ute)?s?|stunden?|std|heures?|horas?|ore)\b)"
@@ -90,6 +92,7 @@ _DECIMAL = re.compile(
     r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-]| ?(?i:uhr|h|[ap]\.?m)\b)"
     r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
 )
+_COUNTED = re.compile(r"(?:\b(\w+) )?(?<![\w.,:/+-])\d{3,}(?![\w.,:/-])")
 _AHEAD = (
     "at|around|about|by|from|to|between|until|till|before|after|since|on|due|starts?|begins?|ends?|opens?|closes?"
     "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
@@ -218,11 +221,12 @@ def _dates(text: str) -> tuple[set[str], str]:
 
 
 def _without_amounts(text: str) -> str:
-    """A text without its amounts and addresses, if it has 2026-11-02 08:14:55 or the like: 1.55 is a load or a size
-    there, and no other moment."""
+    """A text without its amounts, addresses and numbers of three digits and more, if it has 2026-11-02 08:14:55 or the
+    like: 1.55 is a load or a size there, 8841 somebody's number, and neither another moment."""
     if not DATE_TIME.search(text):
         return text
-    return _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
+    text = _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
+    return _COUNTED.sub(lambda found: found[0] if re.fullmatch(_AHEAD, found[1] or "", re.I) else " ", text)
 
 
 def _is_amount(before: str | None, number: str, unit: str | None, end: str | None) -> bool:

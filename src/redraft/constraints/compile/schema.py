@@ -36,7 +36,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.compile.verbatim import formatted_in, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import formatted_in, integers_in, numbers_in, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
@@ -247,7 +247,7 @@ class _Compiler:
                 self.resolver.inexact = True
             else:
                 found = intersect(found, multiple(of))
-        stated = EMPTY if whole else intersect(found, numbers_in(self.verbatim))
+        stated = intersect(found, (integers_in if whole else numbers_in)(self.verbatim))
         return found if stated.is_empty else stated
 
     def array(self, plain: Schema, trail: Trail, free: int) -> Dfa:

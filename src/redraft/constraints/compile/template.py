@@ -36,7 +36,7 @@ from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.stated import stated_choice
 from redraft.constraints.compile.values import number, text_of
-from redraft.constraints.compile.verbatim import as_text, formatted_in, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import as_text, formatted_in, integers_in, numbers_in, parts_of
 from redraft.constraints.language import Source
 from redraft.constraints.places import Span
 from redraft.constraints.validation import Problem, check_depth, contradictions, schema_problems
@@ -275,6 +275,7 @@ _ADDRESSED = {"date": "date", "time": CLOCK, "uuid": "uuid", "email": "email"}
 COPIED: Mapping[str, Callable[[str], Dfa]] = {
     **dict.fromkeys(("string", "line"), parts_of),
     "number": numbers_in,
+    "int": integers_in,
     **{kind: partial(formatted_in, form=form) for kind, form in _ADDRESSED.items()},
 }
 """Kinds of holes into which parts of a text go, or its numbers, dates, times and addresses."""

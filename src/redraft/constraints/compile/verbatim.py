@@ -21,8 +21,9 @@ from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, moments_of
+from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.remembered import remembered
-from redraft.constraints.compile.stated import MOST_CHARACTERS, numbers_of
+from redraft.constraints.compile.stated import MOST_CHARACTERS, integers_of, numbers_of
 from redraft.constraints.compile.values import text_of
 from redraft.errors import ConstraintError
 from redraft.prompts import CLOCK
@@ -123,6 +124,13 @@ def _as_written(address: str, form: str) -> str:
 def numbers_in(text: str) -> Dfa:
     """The numbers that a text states, if it has such as are easily misread (`numbers_of`)."""
     return any_of(numbers_of(text) if len(text) <= MOST_CHARACTERS else [])
+
+
+@remembered
+def integers_in(text: str) -> Dfa:
+    """The integers that a text may state (`integers_of`); nothing where it may state any."""
+    pattern = integers_of(text) if text and len(text) <= MOST_CHARACTERS else None
+    return EMPTY if pattern is None else whole_match(pattern)
 
 
 @remembered
