@@ -155,6 +155,17 @@ def test_a_file_of_objects_is_scored_by_field_and_held_to_a_schema(tmp_path: Pat
     assert "--schema was given without --file" in shell(["eval", "--schema", "who"], 2).err
 
 
+def test_a_file_is_scored_by_what_json_answers(tmp_path: Path, shell: Shell) -> None:
+    """nano got 5% of the fields of a log's lines here, and 51% by `redraft json`."""
+    texts = ["Send 3 apples to Maria.", "Order #88213 is for Ana, 2 lamps", "2024-05-01 12:03:44 ERROR disk full"]
+    fields, file = "who?, qty int?, item?", tmp_path / "rows.jsonl"
+    answers = [shell(["json", "--schema", fields, "--seed", str(i), text]).out.strip() for i, text in enumerate(texts)]
+    rows = ({"prompt": text, "response": answer} for text, answer in zip(texts, answers, strict=True))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = json.loads(shell(["eval", "--file", str(file), "--schema", fields, "--seed", "0", "--json"]).out)
+    assert found["exact"] == 1
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"messages": [{"role": "assistant", "content": "alone"}]}', "no json"])
 def test_a_file_that_cannot_be_scored_is_refused(text: str, tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "rows.jsonl"

@@ -55,6 +55,23 @@ def test_nothing_is_said_in_words(capsys: Captured, tmp_path: Path) -> None:
         assert said in err
 
 
+def test_what_is_mistaken_is_answered_with_what_to_write(shell: Shell, tmp_path: Path) -> None:
+    rows, empty = tmp_path / "rows.jsonl", tmp_path / "empty.env"
+    rows.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    empty.touch()
+    for words, said in (
+        (["run", str(rows), "-"], "a run goes on from what its files have"),
+        (
+            ["fill", "--text", "Port is 80", "port={{port int}}"],
+            "the template has {{port int}}; write the hole as {{port: int}}",
+        ),
+        (["decide", "q", "--choice", "a", "--choice", "a"], "--choice is 2 times 'a' alone"),
+        (["edit", str(empty), "--instruction", "Set port to 1."], "is empty; some text is needed"),
+        (["edit", f"{tmp_path}/none.env", "--instruction", "Set port to 1."], "does not exist; write a file"),
+    ):
+        assert said in shell(words, 2).err
+
+
 # -- what nano was taught ----------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.form is not None and arguments.choice:
         raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
     if arguments.choice and len(set(arguments.choice)) < 2:
-        raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
+        twice = f"{len(arguments.choice)} times " * (len(arguments.choice) > 1)
+        raise RequestError(f"--choice is {twice}{arguments.choice[0]!r} alone; give another to compare it with")
     check_images(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
 

@@ -11,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from redraft import __version__
 from redraft.cli.backend import backend_of, evaluate_remote
 from redraft.cli.common import Commands, check_range, command, load_engine, numbered_lines, print_json, progress
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
+from redraft.cli.run import served
 from redraft.errors import RequestError, RunError
 
 if TYPE_CHECKING:
@@ -154,11 +154,10 @@ def _on_ray(arguments: argparse.Namespace, rows: Sequence[Sequence[Message]], sc
     """Score rows that the engines of a Ray cluster answer; the time is that of all rows together."""
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.measure.evals import tally_rows
-    from redraft.server.http.settings import Settings
 
     if arguments.causal or any(isinstance(message["content"], list) for row in rows for message in row):
         raise RequestError("--ray was given with --causal, or for a file with images; leave --ray out")
-    fleet = fleet_of(arguments, Settings(("*",), preset=arguments.preset, version=__version__))
+    fleet = fleet_of(arguments, served(arguments))
     with joined(arguments.address) as ray:
         check_nodes(ray, fleet)
         from redraft.distributed.batch import answers

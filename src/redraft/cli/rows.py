@@ -213,7 +213,9 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
             raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
         if found.row_sha256 != row.digest:
             said = f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of"
-            kept = f"name another output, or keep the first {done.rows} lines of this one"
+            kept = (
+                f"name another output, or {f'keep the first {done.rows} lines of' if done.rows else 'delete'} this one"
+            )
             raise RequestError(f"{said} another file; {kept}")
         done, end = done.after(found.response.status_code, found.response.body), end + len(line)
         if not line.endswith(b"\n"):

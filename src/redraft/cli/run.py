@@ -66,6 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
     from redraft.cli.datasets import needs_ray
 
+    if "-" in (arguments.source, arguments.target):
+        raise RequestError(
+            "- was given for a file, and a run goes on from what its files have; name both, or pipe texts, one a line,"
+            " through redraft json --many"
+        )
     on_ray = wants_ray(arguments)
     for name in () if on_ray else (arguments.source, arguments.target):
         if needs_ray(name):

@@ -20,7 +20,9 @@ from redraft.errors import CallerError, RequestError, UnsatisfiedError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
 from redraft.operations.gap import GapContext, refuse_decided
+from redraft.operations.generate import extract
 from redraft.operations.repair import repair
+from redraft.prompts import BEGINNINGS
 from redraft.tasks import Example, Score, Task
 from redraft.tasks.task import share
 from redraft.text import Message
@@ -144,11 +146,12 @@ def evaluate_rows(
     progress: Progress = silent,
 ) -> Evaluation:
     """Answer conversations whose last message is the right answer, each with `seed` plus its number, and score them.
-    With a `schema` every answer is held to it.
+    With a `schema` every answer is held to it, and nano is asked for its fields as `extract` does.
 
     Raises RequestError before the first is answered for one that the model cannot take.
     """
     requests, texts, done, language = [], [], [], None if schema is None else engine.language(schema_source(schema))
+    by_fields = schema is not None and engine.by_fields and not options.causal
     for i, row in enumerate(rows):
         try:
             requests.append(engine.resolve(Request(row[:-1], replace(options, seed=seed + i), constraint=language)))
@@ -156,7 +159,9 @@ def evaluate_rows(
             raise type(error)(f"row {i + 1}: {error}") from None
     for i, request in enumerate(requests):
         try:
-            done.append(repair(engine, request))
+            said = _sentence(rows[i]) if by_fields else None
+            own = replace(options, seed=seed + i)
+            done.append(repair(engine, request) if said is None else extract(engine, said, schema, options=own))
             texts.append(done[-1].text)
         except UnsatisfiedError as error:  # counts as what it is
             texts.append(error.attempt)
@@ -168,6 +173,12 @@ def evaluate_rows(
         steps=sum(sum(one.steps) for one in done),
         seconds=sum(one.seconds for one in done),
     )
+
+
+def _sentence(row: Sequence[Message]) -> str | None:
+    """The one thing that is said ahead of a row's answer, if it is a plain text and none of nano's own prompts."""
+    said = row[0]["content"] if len(row) == 2 else None
+    return said if isinstance(said, str) and not said.startswith(BEGINNINGS) else None
 
 
 def tally_rows(name: str, pairs: Sequence[tuple[str, str]], *, tokens: int, steps: int, seconds: float) -> Evaluation:

@@ -188,6 +188,8 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None, verbatim: s
             raise ConstraintError(
                 f"the hole {misnamed[0][:60]!r} has a name that is none; give it letters, digits and underscores alone"
             )
+    if not holes and (found := _UNMARKED.search(text)):
+        raise ConstraintError(f"the template has {found[0]:.60}; write the hole as {{{{{found[1]}: {found[2]}}}}}")
     if not holes:
         raise ConstraintError("the template has no hole; write one as {{name: string}}")
     if set(given) - used:
@@ -284,6 +286,8 @@ _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "u
 _KINDS = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)
 _MISNAMED = re.compile(rf"\{{\{{\s*+[\w .-]{{1,80}}:\s*+(?:{'|'.join(_KINDS)})(?:\([^{{}}]*\))?+\s*+\}}\}}")
 """What looks like a hole of a known kind and is none."""
+_UNMARKED = re.compile(rf"\{{\{{\s*+(\w{{1,40}}) +({'|'.join(_KINDS)})\s*+\}}\}}")
+"""A hole as the short form of a schema would have it."""
 
 
 def _joined(before: Hole, hole: Hole, limits: CompileLimits) -> Dfa:
