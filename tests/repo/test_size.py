@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 52_050, TESTS: 38_150}
+WHOLE_WALLS = {SOURCE: 52_300, TESTS: 38_350}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,15 +18,15 @@ PART_WALLS = {
     "images": 840,
     "model/gpu": 2_020,
     "weights": 3_570,
-    "constraints": 8_150,
+    "constraints": 8_220,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_660,
-    "operations": 3_190,
+    "operations": 3_390,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_250,
+    "cli": 5_300,
 }
 
 

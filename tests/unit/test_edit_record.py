@@ -148,7 +148,7 @@ def test_names_that_stand_there_twice_lists_of_variables_and_merges(
     ],
 )
 def test_lines_that_no_parser_reads_change_in_their_place_alone(text: str, answer: Any, wanted: str | None) -> None:
-    record = record_of(text, "Say something new of user, PORT, B and restart")
+    record = record_of(text, "Remove or change user, PORT, B and restart")
     assert (record and record.after(json.dumps(answer))) == wanted
 
 
@@ -288,7 +288,7 @@ def test_keys_are_renamed_in_their_place_and_commas_follow() -> None:
     ],
 )
 def test_values_are_written_as_the_parser_of_the_file_reads_them(text: str, answer: str, wanted: str) -> None:
-    assert changed(text, "Set all, and user of the server", answer) == wanted
+    assert changed(text, "Set or remove all, and user of the server", answer) == wanted
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ members = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), scalars, mi
 def test_a_changed_object_is_json_again(before: dict[str, Any], after: dict[str, Any], indent: int | None) -> None:
     """Read by Python's own parser; a value keeps its type where it was a number or text."""
     text = json.dumps(before, indent=indent, ensure_ascii=False)
-    said = " ".join([*before, *after])
+    said = " ".join([*before, *after, "remove all"])
     record = record_of(text, said)
     if record is None:  # brackets within texts
         return

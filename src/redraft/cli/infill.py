@@ -134,12 +134,14 @@ def _remedy(arguments: argparse.Namespace) -> str:
 
 def _format_lost(source: TextFile, data: bytes) -> str | None:
     """The format that a file was of and would not be any more: by its name, or JSON if it is an object or a list."""
-    from redraft.operations.formats import is_of, read
+    from redraft.operations.formats import MOST_CHARACTERS, is_of, read
 
     old, new, suffix = source.data.decode("utf-8-sig"), data.decode("utf-8-sig"), source.path.suffix
     named = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML", ".ini": "INI", ".cfg": "INI"}.get(suffix)
     may_be = named or ("JSON" if old.lstrip().startswith(("{", "[")) else None)
     if may_be is None or suffix in (".jsonl", ".ndjson"):
+        return None
+    if may_be in ("YAML", "INI") and len(new) > MOST_CHARACTERS:
         return None
     if may_be in ("YAML", "INI"):  # of which any text may be one value, or none
         return may_be if read(may_be, old) is not None and read(may_be, new) is None else None

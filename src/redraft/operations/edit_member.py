@@ -16,7 +16,8 @@ LEAST_SHARED = 4
 
 TEXT = r'"(?:[^"\\]|\\.)*"'
 KEYED = re.compile(
-    rf"(?P<lead>[ \t]*(?:- +|export )?)(?P<key>{TEXT}|[A-Za-z_][\w.-]*)(?P<sep>[ \t]*[:=][ \t]*)(?P<rest>\S.*|)",
+    rf"(?P<lead>[ \t]*(?:- +|export )?)(?P<key>{TEXT}|[A-Za-z_][\w.-]*)"
+    r"(?P<sep>[ \t]*[:=](?![:=])[ \t]*)(?P<rest>\S.*|)",
     re.ASCII,
 )
 _QUOTED = re.compile(rf"{TEXT}|'[^'\\]*'")
@@ -119,7 +120,7 @@ def member_of(line: str) -> Member | None:
     except (ValueError, RecursionError):
         if "/*" in written or (key.startswith('"') and found["sep"].strip() == ":" and end.startswith(",")):
             return None
-        if written and not _PLAIN.fullmatch(written):
+        if written and (not _PLAIN.fullmatch(written) or " = " in written):  # `port: int = 8080` is code
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):
@@ -127,21 +128,43 @@ def member_of(line: str) -> Member | None:
     return Member(found["lead"], key, found["sep"], value, written, rest[len(written) :], is_bare)
 
 
-def told_apart(lines: Sequence[str | Member], said: frozenset[str]) -> dict[int, Member]:
-    """The members by their lines; of several with one name the one that an instruction's words mean, by what stands
-    above it or by its value. None of them if it means none, or leaves open which."""
-    found = dict[str, list[tuple[int, Member]]]()
+def told_apart(lines: Sequence[str | Member], instruction: str) -> dict[int, Member]:
+    """The members by their lines, without those that an instruction's words do not mean although they name their keys:
+    what lies in another section than the one that it names, and of several with one name all but the one that lies
+    under what it names, or has the value that it names. None of these if it leaves open which."""
+    said, where = words_of(instruction), _places_said(instruction)
+    found, sections = dict[str, list[tuple[int, Member]]](), set[str]()
     for i, line in enumerate(lines):
         if isinstance(line, Member):
             found.setdefault(line.name, []).append((i, line))
+        else:
+            bare = re.sub(r"[ \t]#.*", "", line).strip()
+            keyed, heads = KEYED.fullmatch(line), OPENS.fullmatch(bare) or bare.startswith("- ")
+            sections |= words_of(bare[:MOST_NAME] if heads else keyed["key"] if keyed else "") & where
     chosen = dict[int, Member]()
     for name, some in found.items():
-        if len(some) > 1:
-            scores = [2 * shared(" ".join(_above(lines, i)), said) + one.meant(said) for i, one in some]
-            best = [one for one, score in zip(some, scores, strict=True) if score == max(scores)]
-            some = best if len(best) == 1 and shared(name, said) else []
-        chosen |= dict(some)
+        if shared(name, said) and (len(some) > 1 or sections):
+            named = sections - words_of(name)
+            inside = [len(words_of(" ".join(_above(lines, i))) & named) for i, _ in some]
+            best = [one for one, score in zip(some, inside, strict=True) if score == max(inside)]
+            if max(inside) == 0 and named:
+                best = []
+            elif len(best) > 1:
+                values = [shared(re.sub(r"\b\w\b", "", str(one.value)), where) for _, one in best]
+                best = [one for one, score in zip(best, values, strict=True) if score == max(values) > 0]
+            some = best
+        chosen |= dict(some) if len(some) == 1 else {}
     return dict(sorted(chosen.items()))
+
+
+def _places_said(instruction: str) -> frozenset[str]:
+    """The words of an instruction that may name a section or what is there now, and no new value; none if it names an
+    exception."""
+    if re.search(r"\b(?:except|but|not|other than|everywhere|all)\b", instruction, re.I):
+        return frozenset()
+    head, *tails = re.split(r" to |=", instruction)
+    behind = re.findall(r"\b(?:in|of|for|under|from|at) (?:the )?([\w.-]+)", " ".join(tails))
+    return words_of(" ".join([head, *behind]))
 
 
 def _above(lines: Sequence[str | Member], at: int) -> Iterator[str]:
@@ -149,7 +172,7 @@ def _above(lines: Sequence[str | Member], at: int) -> Iterator[str]:
     member = lines[at]
     depth = len(member.lead) if isinstance(member, Member) else 0
     for line in reversed(lines[:at]):
-        if isinstance(line, str) and (bare := line.strip()):
+        if isinstance(line, str) and (bare := re.sub(r"[ \t]#.*", "", line).strip()):
             width = len(line) - len(line.lstrip())
             if (width < depth and (OPENS.fullmatch(bare) or bare.startswith("- "))) or bare.startswith("["):
                 yield bare

@@ -27,7 +27,7 @@ from redraft.operations.edit_member import (
     told_apart,
     words_of,
 )
-from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads
+from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read
 
 MOST_MEMBERS = 8
 """Members of a record that nano was taught to change. Of more it is shown those that an instruction speaks of."""
@@ -37,6 +37,24 @@ MOST_CHARACTERS, MOST_LINES, MOST_LINE, MOST_SAID = 2**14, 500, 1000, 500
 _NAMED = re.compile(rf"[ \t]*(?:- +)*(?:export )?({TEXT}|[A-Za-z_][\w.-]*)[ \t]*[:=]", re.ASCII)
 _FIXED = re.compile(rf"(?:#|;|//).*|{OPENS.pattern}|(?:{TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---|<<:.*")
 """Lines between members: comments, sections, the brackets and elements of lists. So is a member of another kind."""
+_REMOVING = frozenset(
+    (
+        "remove",
+        "delete",
+        "drop",
+        "unset",
+        "clear",
+        "without",
+        "omit",
+        "erase",
+        "strip",
+        "discard",
+        "rid",
+        "longer",
+        "cut",
+    )
+)
+"""Words of which an instruction has one that takes a key away."""
 _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -76,11 +94,9 @@ class Record:
         if any(_SURROGATE.search(str(one)) for pair in found.items() for one in pair):
             return None
         lines = self._joined(self.lines)
-        frames = [
-            (before, behind),
-            *([] if self._is_json else [("", "")]),
-            *([("[lines]\n", "")] if self._is_ini else []),
-        ]
+        frames = [(before, behind)]
+        frames += [] if self._is_json and not lines.startswith("{") else [("", "")]  # one object of several
+        frames += [("[lines]\n", "")] if self._is_ini else []
         judged = next(((judge, at) for at in frames if (judge := judge_of(at[0] + lines + at[1])) is not None), None)
         if judged is None and self._is_shell and self._is_open:
             return None
@@ -94,6 +110,9 @@ class Record:
             if judged is None:
                 return new
             (_, old), (front, back) = judged
+            quoted = name == "TOML" and self._is_shell and any(type(one) is str for one in made.wanted.values())
+            if quoted and not any(isinstance(one, str) for one in old.values()) and read("INI", front + lines + back):
+                return None  # as systemd has them, without a text: they may be of either, and only one has quotes
             if is_as_meant(name, old, front + new + back, made.wanted, made.gone):
                 return new
         return None
@@ -125,6 +144,8 @@ class Record:
         spoken = [name for name in new if (words := words_of(name)) and words <= self.said]
         if spoken or any(shared(name, self.said) for name in names):
             new, kept = spoken, {one.name for one in members if not one.meant(self.said)}
+        if not new and self.said.isdisjoint(_REMOVING):
+            kept |= names - found.keys()
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
         renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
         if not self.names.isdisjoint(new):  # also of a line that is not shown
@@ -220,7 +241,7 @@ def record_of(text: str, instruction: str) -> Record | None:
             return None
         lines.append(part if member is None else member)
     said = words_of(instruction)
-    members = told_apart(lines, said)
+    members = told_apart(lines, instruction)
     if len(members) > MOST_MEMBERS:
         likely = sorted(members, key=lambda i: -members[i].meant(said))[:MOST_MEMBERS]
         members = {i: members[i] for i in sorted(likely)}

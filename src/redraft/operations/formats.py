@@ -105,7 +105,7 @@ def _look_through(root: Any) -> None:
                 if key.value in names:
                     raise ValueError("a key stands there twice")
                 names.add(key.value)
-                key.tag = "tag:yaml.org,2002:str" if key.value == "<<" else key.tag
+                key.tag = "tag:yaml.org,2002:str" if key.tag == "tag:yaml.org,2002:merge" else key.tag
 
 
 def _tagged(loader: Any, tag: str, node: Any) -> Any:
@@ -166,6 +166,8 @@ def _leaves(value: Any, path: tuple[str | int, ...], left: list[int]) -> Iterato
     if left[0] < 0:
         raise ValueError("there are too many values")
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, tuple | set):  # of YAML's pairs, which are compared without end where they hold each other
+        raise ValueError("it has pairs or sets")
     assigned = isinstance(value, str) and path and isinstance(path[-1], int) and _ASSIGNED.fullmatch(value)
     if assigned:  # an element of a list, as Compose has variables
         yield (*path, assigned[1]), assigned[2]
@@ -218,7 +220,8 @@ def _means(value: Any, wanted: Any, old: Any) -> bool:
     number = isinstance(value, int | float | Decimal | Number) and not isinstance(value, bool)
     if isinstance(wanted, Number):
         with suppress(ArithmeticError, ValueError):  # of exponents without end, and of very many digits
-            return str(value) == wanted or (number and Decimal(str(value)) == Decimal(wanted))
+            is_kept = number or not isinstance(old, int | float | Decimal)  # 1e3 is a text of YAML
+            return (str(value) == wanted and is_kept) or (number and Decimal(str(value)) == Decimal(wanted))
         return False
     if number or isinstance(value, bool) or not isinstance(value, str):
         return value is not None and type(value) is type(old)

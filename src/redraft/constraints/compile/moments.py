@@ -67,11 +67,10 @@ _TIMED = re.compile(
     r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?\s?m\b\.?)?", re.ASCII | re.I
 )
 _HOUR = re.compile(r"(?<![\d.,])\d{1,2}\s?(?:[ap]\.?\s?m\b|o'clock)", re.ASCII | re.I)
-HOURS_ABROAD = (
-    "ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze"
-    "|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
+_HOURS = (
+    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun"
+    "|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
 )
-_HOURS = f"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|{HOURS_ABROAD}"
 _PARTS_OF_DAY = (
     r"\w*noon|\w*night|\w*morning|evening|past|half|quarter|halb|viertel|morgens|\w*mittags?|abends|nachts|mitternacht"
     "|matin|soir|midi|minuit|tarde|noche|mañana|mediodía"
@@ -92,7 +91,6 @@ _DECIMAL = re.compile(
     r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-]| ?(?i:uhr|h|[ap]\.?m)\b)"
     r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
 )
-_COUNTED = re.compile(r"(?:\b(\w+) )?(?<![\w.,:/+-])\d{3,}(?![\w.,:/-])")
 _AHEAD = (
     "at|around|about|by|from|to|between|until|till|before|after|since|on|due|starts?|begins?|ends?|opens?|closes?"
     "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
@@ -221,12 +219,11 @@ def _dates(text: str) -> tuple[set[str], str]:
 
 
 def _without_amounts(text: str) -> str:
-    """A text without its amounts, addresses and numbers of three digits and more, if it has 2026-11-02 08:14:55 or the
-    like: 1.55 is a load or a size there, 8841 somebody's number, and neither another moment."""
+    """A text without its amounts and addresses, if it has 2026-11-02 08:14:55 or the like: 1.55 is a load or a size
+    there, and no other moment."""
     if not DATE_TIME.search(text):
         return text
-    text = _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
-    return _COUNTED.sub(lambda found: found[0] if re.fullmatch(_AHEAD, found[1] or "", re.I) else " ", text)
+    return _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
 
 
 def _is_amount(before: str | None, number: str, unit: str | None, end: str | None) -> bool:

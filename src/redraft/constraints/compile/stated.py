@@ -16,7 +16,6 @@ from redraft.constraints.compile.moments import (
     CLOCK,
     DATE,
     DATE_TIME,
-    HOURS_ABROAD,
     LARGEST_SPELLED,
     clock_is_said,
     date_is_said,
@@ -48,25 +47,15 @@ _UNREAD_NUMBER = re.compile(
     re.I,
 )
 """Numbers in words, a bookkeeper's negative ones, and fractions."""
-_JOINED = re.compile(r"\d(?:[ /()-]|\) ?| \()\d|\d ?[x×*+] ?\d|['’]\d\d(?!\d)", re.ASCII | re.IGNORECASE)
-"""Digits that may be parts of one number, factors, or a year without its century."""
-_SMALL = re.compile(
-    rf"\b(?:{HOURS_ABROAD}|both|pair|couple|few|several|twice|double|thrice|triple|trio|twins?|duo|beide|paar|deux|due|tre|quattro)\b",
+_UNREAD_THOUSANDS = re.compile(
+    r"\d(?:[\s/()_^-]|\)\s?|\s\()\d|\d ?[x×*+] ?\d|['’]\d\d(?!\d)|\d{4} ?(?:-|–|to|and|bis|à|al?) ?\d\d(?!\d)"
+    r"|\d(?!(?:st|nd|rd|th)\b)[^\W\d_]|\d ?(?:mln|млн|тыс|tys|grand|md\b|mrd|thsd|bin\b|tis)|\bM[MDCLXVI]{2,}\b"
+    r"|(?:tausend|duizend|tusen|tusind|tisíc|tysi|тыся|тисяч|хиляд|χιλ|tuhat|tuhan|ezer|thousand|million|billion)"
+    r"|(?:mila|mille|mil|mii)\b|\bbin\b",
     re.IGNORECASE,
 )
-_SINGLE = re.compile(
-    r"\b(?:an?|another|each|every|single|only|zero|none|no|not|without|free|ein\w*|kein\w*|une?|uno|una|um|uma|een|geen"
-    r"|ohne|sans|sin|senza|sem|pas|once)\b",
-    re.IGNORECASE,
-)
-_LATE = re.compile(r"\d ?p\.? ?m\b|evening|afternoon|night", re.IGNORECASE | re.ASCII)
-_ABROAD = re.compile(
-    r"(?:z|ß|t)ig\b|zehn|\wtien\b|\b(?:elf|zwölf|twaalf|cien|cento?s?|vingt|venti|vinte|veint\w+|onze|once|douze|doce|doze)\b"
-    r"|hundert|honderd|(?:anta|enta|inta|ante|quarante|torze|quinze|quince|dici|treize|seize|treze|trece|torce)\b|dici(?:a|o)"
-    r"|dezes|dieci|teenth\b|ieth\b",
-    re.IGNORECASE,
-)
-"""Numbers above twelve in words of other languages, and ordinals."""
+"""What may state an integer above 999 and is not read: digits that may be parts of one number, factors, years without
+their century, digits with letters, and words for thousands."""
 _BELOW = re.compile(r"[-−–(] ?\d|\d-|minus|negativ|below|unter|moins|menos|bajo|sotto|onder", re.IGNORECASE)
 """What a text has that may state a number below zero."""
 _CLOCK_OR_DATE = re.compile(r"\d{1,2}(?::\d\d)+|\d{4}-\d\d-\d\d", re.ASCII)
@@ -123,23 +112,22 @@ def numbers_of(text: str) -> list[str]:
 
 
 def integers_of(text: str) -> str | None:
-    """A pattern of the integers that a text may state: those that it has in digits, by every reading, or in English
-    words; none and one beside words as "a" and "no"; and those up to twelve where it has no digits, or words as "both".
-    None where it may state more: in words that nothing here reads, or by digits that belong together."""
-    rest, words = _DOTTED.sub(" ", without_moments(text)), words_of(text)
-    several = [word in number_words() for word in words.split()]
-    is_long = len(_NUMBER.findall(text)) > MOST_NUMBERS or any(one and other for one, other in pairwise(several[1:]))
-    if is_long or _JOINED.search(_SPACED.sub(" ", rest)) or _UNREAD_NUMBER.search(rest) or _ABROAD.search(text):
+    """A pattern of the integers that a text may state: those up to 999, which are said in many ways, or counted, and
+    the larger ones that it has, by every reading. None where it may state more: in words that nothing here reads, or
+    by digits that belong together."""
+    rest = _SPACED.sub(" ", _SCALED.sub(" ", _DOTTED.sub(" ", without_moments(text))))
+    several = [word in number_words() for word in words_of(text).split()]
+    in_words = any(one and other for one, other in pairwise(several))
+    unread = in_words or _UNREAD_THOUSANDS.search(rest) or _UNREAD_NUMBER.search(rest)
+    if unread or len(_NUMBER.findall(text)) > MOST_NUMBERS or not re.sub("[^\\d]", "", text).isascii():
         return None
     marked = (*_NUMBER.findall(text), *_SPACED.findall(text), *_CLOCK_OR_DATE.findall(text))
     runs = {*re.findall(r"\d+", text, re.ASCII), *(re.sub(r"\D", "", one, flags=re.ASCII) for one in marked)}
     found = {int(one) for one in runs if one and len(one) <= MOST_DIGITS}
-    found |= {hour + 12 for hour in found if hour < 12} if _LATE.search(text) else set()
     read = [one for one in _in_digits(text) if abs(one.adjusted()) < MOST_DIGITS]
     found |= {abs(int(one)) + more for one in read for more in (0, 1) if not more or one != int(one)}
-    found |= {one for one in range(LARGEST_SPELLED + 1) if any(several) and is_spelled(one, words)}
-    found |= set(range(13)) if not runs or _SMALL.search(text) else {0, 1} if _SINGLE.search(text) else set()
-    return "-?" * bool(_BELOW.search(text)) + f"(?:{'|'.join(map(str, sorted(found)))})"
+    large = "|".join(str(one) for one in sorted(found) if one > LARGEST_SPELLED)
+    return "-?[0-9]{1,3}" + (f"|{'-?' * bool(_BELOW.search(text))}(?:{large})" if large else "")
 
 
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:

@@ -107,6 +107,8 @@ class Service:
         now, first = time.monotonic(), not request.scope["state"].get("begun")
         request.scope["state"]["begun"] = True
         self._seen = {who: at for who, at in self._seen.items() if at > now - RECENT_SEC} | {whose: now}
+        for who in [who for who in [*self._rests] if who not in self._seen]:
+            self._rests.pop(who, None)
         if not first or len(self._seen) < 2 or self._rests.get(whose, 0.0) <= now:
             return False
         gone, end = asyncio.Event(), now + self.settings.limits.request_sec
@@ -114,7 +116,8 @@ class Service:
         async def rest() -> None:
             while (left := min(self._rests.get(whose, 0.0), end) - time.monotonic()) > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(gone.wait(), left)
+                    # The one ahead may be done long before; so many look for it that it is no work.
+                    await asyncio.wait_for(gone.wait(), min(left, max(0.05, self._resting / 2000)))
                 if gone.is_set() or self.phase == "draining":
                     return
 
@@ -123,6 +126,8 @@ class Service:
             await unless_gone(request, rest(), gone.set)
         finally:
             self._resting -= 1
+        if self.phase == "draining":
+            raise stopping()
         self._rests[whose] = time.monotonic() + MOST_BUSY_SEC  # the caller's next one waits until this one is done
         return True
 
@@ -135,9 +140,8 @@ class Service:
         finally:
             took, now = time.thread_time() - began, time.monotonic()
             if rested or took > LEAST_BUSY_SEC:
-                kept = {who: at for who, at in [*self._rests.items()] if at > now}
                 until = now if rested else max(now, self._rests.get(whose, 0.0))
-                self._rests = kept | {whose: min(until + 2 * min(took, MOST_BUSY_SEC), now + MOST_REST_SEC)}
+                self._rests[whose] = min(until + 2 * min(took, MOST_BUSY_SEC), now + MOST_REST_SEC)
 
     def name_caller(self, request: Request | None) -> None:
         """Say in this context whose work it is, and until when they wait: callers take turns in some of it."""

@@ -84,7 +84,7 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
         constraint = _copied(service, body, constraint, asked, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
-    form = ChatForm(text, bool(body.logprobs), choice, _hint(service, schema, messages))
+    form = ChatForm(text, bool(body.logprobs), choice, "" if constraint else _hint(service, messages))
     canvas = body.canvas or CanvasOptions()
     wanted = service.settings.ask_fields if canvas.read_back is None else canvas.read_back  # as sent, else as served
     again = asked is not None and wanted and not any(request.images for request in requests)
@@ -132,11 +132,11 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
     return None
 
 
-def _hint(service: Service, schema: Any, messages: Sequence[dict[str, Any]]) -> str:
+def _hint(service: Service, messages: Sequence[dict[str, Any]]) -> str:
     """What to say beside an answer to what a model, served with its fields asked for, was not taught."""
-    said = messages[-1]["content"] if messages else ""
-    is_taught = schema is not None or (isinstance(said, str) and said.startswith(BEGINNINGS))
-    return UNTAUGHT if service.settings.ask_fields and not is_taught else ""
+    said = messages[-1]["content"] if messages else None
+    is_other = isinstance(said, str) and not said.startswith(BEGINNINGS)
+    return UNTAUGHT if service.settings.ask_fields and is_other else ""
 
 
 def _asking(last: dict[str, Any], asked: str) -> dict[str, Any]:
