@@ -111,7 +111,7 @@ class Service:
             self._rests.pop(who, None)
         if not first or len(self._seen) < 2 or self._rests.get(whose, 0.0) <= now:
             return False
-        gone, end = asyncio.Event(), now + self.settings.limits.request_sec
+        gone, end = asyncio.Event(), now + self.settings.limits.request_sec / 2  # the answer needs some, too
 
         async def rest() -> None:
             while (left := min(self._rests.get(whose, 0.0), end) - time.monotonic()) > 0:
