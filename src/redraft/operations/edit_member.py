@@ -99,6 +99,7 @@ class Member:
 
 
 def member_of(line: str) -> Member | None:
+    """The key and the value of a line, if it has one value that is no list or object; else None."""
     found = KEYED.fullmatch(line)
     if found is None:
         return None
@@ -128,7 +129,7 @@ def member_of(line: str) -> Member | None:
     return Member(found["lead"], key, found["sep"], value, written, rest[len(written) :], is_bare)
 
 
-def told_apart(lines: Sequence[str | Member], instruction: str) -> dict[int, Member]:
+def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, Member]:
     """The members by their lines, without those that an instruction's words do not mean although they name their keys:
     what lies in another section than the one that it names, and of several with one name all but the one that lies
     under what it names, or has the value that it names. None of these if it leaves open which."""
@@ -182,6 +183,7 @@ def _above(lines: Sequence[str | Member], at: int) -> Iterator[str]:
 
 
 def is_text(one: Member) -> bool:
+    """Whether its value is a text, and no number."""
     return isinstance(one.value, str) and not isinstance(one.value, Number)
 
 

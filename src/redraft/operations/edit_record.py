@@ -23,8 +23,8 @@ from redraft.operations.edit_member import (
     alike,
     is_text,
     member_of,
+    members_meant,
     shared,
-    told_apart,
     words_of,
 )
 from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read
@@ -37,24 +37,10 @@ MOST_CHARACTERS, MOST_LINES, MOST_LINE, MOST_SAID = 2**14, 500, 1000, 500
 _NAMED = re.compile(rf"[ \t]*(?:- +)*(?:export )?({TEXT}|[A-Za-z_][\w.-]*)[ \t]*[:=]", re.ASCII)
 _FIXED = re.compile(rf"(?:#|;|//).*|{OPENS.pattern}|(?:{TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---|<<:.*")
 """Lines between members: comments, sections, the brackets and elements of lists. So is a member of another kind."""
-_REMOVING = frozenset(
-    (
-        "remove",
-        "delete",
-        "drop",
-        "unset",
-        "clear",
-        "without",
-        "omit",
-        "erase",
-        "strip",
-        "discard",
-        "rid",
-        "longer",
-        "cut",
-    )
+_REMOVING = re.compile(
+    r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut)\b", re.IGNORECASE
 )
-"""Words of which an instruction has one that takes a key away."""
+"""One of these words takes a key away."""
 _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -144,7 +130,7 @@ class Record:
         spoken = [name for name in new if (words := words_of(name)) and words <= self.said]
         if spoken or any(shared(name, self.said) for name in names):
             new, kept = spoken, {one.name for one in members if not one.meant(self.said)}
-        if not new and self.said.isdisjoint(_REMOVING):
+        if not new and not _REMOVING.search(" ".join(self.said)):
             kept |= names - found.keys()
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
         renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
@@ -241,7 +227,7 @@ def record_of(text: str, instruction: str) -> Record | None:
             return None
         lines.append(part if member is None else member)
     said = words_of(instruction)
-    members = told_apart(lines, instruction)
+    members = members_meant(lines, instruction)
     if len(members) > MOST_MEMBERS:
         likely = sorted(members, key=lambda i: -members[i].meant(said))[:MOST_MEMBERS]
         members = {i: members[i] for i in sorted(likely)}

@@ -183,11 +183,7 @@ class _Reader:
         found: dict[str, Node] = {}
         while self.tokens[self.at][0] != "end":
             kind, word, line = self._take()
-            if (word, *self.tokens[self.at][::2]) == (
-                "?",
-                "rule",
-                line,
-            ):  # Lark's trees lack its branch; the same texts
+            if self._begins_rule(self.at - 1):
                 kind, word, line = self._take()
             name = word.rstrip(": \t")
             if kind != "rule" or name in found:
@@ -216,9 +212,14 @@ class _Reader:
                 part = Node(self._take()[1], parts=(part,))
             parts.append(part)
         kind, word, line = self.tokens[self.at]
-        if kind == "mark" and word not in "|)" and (word, *self.tokens[self.at + 1][::2]) != ("?", "rule", line):
+        if kind == "mark" and word not in "|)" and not self._begins_rule(self.at):
             raise ConstraintError(f"grammar, line {line}: {word!r} repeats nothing")
         return Node("all", parts=tuple(parts))
+
+    def _begins_rule(self, at: int) -> bool:
+        """Whether a `?` stands in front of a rule's name: Lark leaves its branch out of trees, and no text changes."""
+        _, word, line = self.tokens[at]
+        return word == "?" and self.tokens[at + 1][::2] == ("rule", line)
 
     def _repeats(self) -> bool:
         """Whether what was taken last is repeated: by a mark of its own line, for `?` may begin the next rule's."""
