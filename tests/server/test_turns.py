@@ -32,7 +32,7 @@ from redraft.server.http.app import create_app
 from redraft.server.http.fetch import Fetcher
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
-from redraft.server.http.service import Service
+from redraft.server.http.service import LARGE_BODY, Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai.chat import messages_of
 from redraft.server.openai.response_fields import Responses
@@ -147,6 +147,24 @@ def test_those_who_rest_leave_one_by_one_and_take_no_places() -> None:
 
     assert asyncio.run(all_of_them()) < 0.1
     assert all(later - sooner > 0.09 for sooner, later in pairwise(ends)), "0.05 s of work, and a rest of 0.1"
+
+
+@pytest.mark.parametrize(("size", "is_alone"), [(LARGE_BODY - 1, False), (LARGE_BODY, True)])
+def test_large_bodies_of_a_caller_are_read_one_by_one_while_there_are_others(size: int, is_alone: bool) -> None:
+    """64 at once, from a caller of whom nothing was known yet, held up even what has no model behind it for 1.3 s."""
+    service, crowd = Service(Settings()), Crowd()
+
+    def body() -> Request:
+        found = asked(0)
+        found.scope["state"]["bytes"] = size
+        return found
+
+    async def all_of_them() -> None:
+        await service.on_thread(asked(1), int)
+        await asyncio.gather(*(service.on_thread(body(), crowd.work, in_turn=False) for _ in range(8)))
+
+    asyncio.run(all_of_them())
+    assert (crowd.most == 1) == is_alone
 
 
 def test_a_client_that_leaves_rests_no_longer() -> None:

@@ -42,6 +42,7 @@ class _Bounded(Request):
     async def json(self) -> Any:
         """The body; a long one is of the endpoint's type already. Raises ApiError."""
         data = await self.body()
+        self.scope["state"]["bytes"] = len(data)
         try:
             if len(data) < SHORT_BODY:
                 return read_json(data)

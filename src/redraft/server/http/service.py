@@ -31,6 +31,9 @@ from redraft.server.http.sse import unless_gone
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 LEAST_BUSY_SEC, MOST_BUSY_SEC, MOST_REST_SEC, RECENT_SEC = 0.02, 0.5, 2.0, 10.0
+LARGE_BODY = 2**18
+"""Bytes of a body behind which its caller's next one waits until it is read: many at once, sent by a caller from whom
+nothing was known yet, kept others waiting for seconds."""
 Phase = Literal["loading", "ready", "draining", "failed"]
 
 
@@ -71,7 +74,7 @@ class Service:
         An operation, which mostly waits for the engine, is not. If the client leaves, `gone` is called, and what waits
         for a turn or compiles ends. Raises ApiError if too much is under way, or half as much of this caller."""
         most, whose = self.settings.limits.in_flight, caller_of(request.scope)
-        rested = await self._rested(request, whose)
+        rested = await self._rested(request, whose, is_large=_size(request) >= LARGE_BODY)
         if self._working.total() >= 2 * most or self._working[whose] >= most:
             raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
         context, left = copy_context(), threading.Event()
@@ -101,16 +104,20 @@ class Service:
             self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
 
-    async def _rested(self, request: Request, whose: object) -> bool:
+    async def _rested(self, request: Request, whose: object, *, is_large: bool) -> bool:
         """Return when a caller may keep the interpreter busy again, if there are others: little runs meanwhile.
-        A request rests once, and goes on if its client leaves or the server stops. Those that wait leave one by one."""
+        A request rests once, and goes on if its client leaves or the server stops. Those that wait leave one by one.
+        Whether the caller's next one waits for this one, which is so if it rested or `is_large`."""
         now, first = time.monotonic(), not request.scope["state"].get("begun")
         request.scope["state"]["begun"] = True
         self._seen = {who: at for who, at in self._seen.items() if at > now - RECENT_SEC} | {whose: now}
         for who in [who for who in [*self._rests] if who not in self._seen]:
             self._rests.pop(who, None)
-        if not first or len(self._seen) < 2 or self._rests.get(whose, 0.0) <= now:
+        if not first or len(self._seen) < 2:
             return False
+        if self._rests.get(whose, 0.0) <= now:
+            self._rests |= {whose: now + MOST_BUSY_SEC} if is_large else {}
+            return is_large
         gone, end = asyncio.Event(), now + self.settings.limits.request_sec / 2  # the answer needs some, too
 
         async def rest() -> None:
@@ -216,9 +223,9 @@ def caller_of(scope: Scope) -> object:
 
 
 def _size(request: Request) -> int:
-    """Bytes of a body, as far as its head says: what is small is read before what is large."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isdecimal() else 0
+    """Bytes of its body: what is small is read before what is large."""
+    size: int = request.scope["state"].get("bytes", 0)
+    return size
 
 
 def _key(request: Request | None) -> int | None:
