@@ -39,6 +39,7 @@ from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.operations.engine import Engine
+from redraft.operations.edit_language import edited
 from redraft.operations.read_back import second_opinion
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
@@ -194,6 +195,9 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
         template = template_of(example.prompt)
         untyped = dict.fromkeys(re.findall(r"\{\{(\w+)\}\}", template), "string")
         source = read_template(template, untyped, text_of(example.prompt, template)).source()
+    if group == "edit" and not arguments.free and not arguments.causal:
+        asked, _, record_text = example.prompt.removeprefix("Edit: ").partition("\n")
+        source = edited(record_text, asked)
     language = None if source is None else engine.language(source)
     request = engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language))
     canvas = done = engine.run(request)

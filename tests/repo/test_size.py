@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 52_300, TESTS: 38_350}
+WHOLE_WALLS = {SOURCE: 52_600, TESTS: 38_600}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_660,
-    "operations": 3_390,
+    "operations": 3_620,
     "trace": 650,
     "distributed": 640,
     "cli": 5_300,

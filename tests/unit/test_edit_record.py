@@ -46,7 +46,7 @@ def changed(text: str, instruction: str, answer: str, before: str = "", behind: 
         (TOML, {"host": "localhost", "port": 8080, "size": 5}),
         (YAML, {"name": "web", "image": "nginx:1.25", "replicas": 3, "debug": False}),
         (INI, {"server": "smtp.example.com", "port": 25}),
-        (ENV, {"DB_HOST": "localhost", "DB_PORT": 5432, "DEBUG": True}),
+        (ENV, {"db_host": "localhost", "db_port": 5432, "debug": True}),
         ('{"a": 1.10, "b": null}', {"a": 1.1, "b": None}),
         ('"port": 8080,', {"port": 8080}),
     ],
@@ -85,13 +85,14 @@ COMPOSE = (
     "services:\n  web:\n    image: nginx:1.25\n    environment:\n      - WORKERS=2\n      - DEBUG=false\n"
     "  db:\n    image: postgres:15\n"
 )
+PACKAGE = '{\n  "name": "shop",\n  "dependencies": {\n    "express": "^4.18.2",\n    "lodash": "^4.17.21"\n  }\n}\n'
 TWO = "[server]\nport = 80\n[db]\nport = 5432\n"
 
 
 @pytest.mark.parametrize(
     ("text", "said", "shown", "answer", "wanted"),
     [
-        (COMPOSE, "Set WORKERS to 4.", '{"WORKERS":2,"DEBUG":false}', '{"WORKERS":4,"DEBUG":false}', ("=2", "=4")),
+        (COMPOSE, "Set WORKERS to 4.", '{"workers":2,"debug":false}', '{"workers":4,"debug":false}', ("=2", "=4")),
         (
             COMPOSE,
             "Change the postgres image to postgres:16.",
@@ -110,8 +111,8 @@ TWO = "[server]\nport = 80\n[db]\nport = 5432\n"
         (
             "A=x\nTOKEN=\n",
             "Set TOKEN to abc",
-            '{"A":"x","TOKEN":""}',
-            '{"A":"x","TOKEN":"abc"}',
+            '{"a":"x","token":""}',
+            '{"a":"x","token":"abc"}',
             ("TOKEN=", "TOKEN=abc"),
         ),
         ("a: &a {x: 1}\nb:\n  <<: *a\n  r: always", "Set r to no", '{"r":"always"}', '{"r":"no"}', ("always", '"no"')),
@@ -139,7 +140,7 @@ def test_names_that_stand_there_twice_lists_of_variables_and_merges(
         (
             'DEBUG = True\nHOST = "localhost"\nPORTS = {}',
             {"DEBUG": "True", "HOST": "localhost", "user": "ada"},
-            'DEBUG = True\nHOST = "localhost"\nuser = "ada"\nPORTS = {}',
+            'DEBUG = True\nHOST = "localhost"\nUSER = "ada"\nPORTS = {}',
         ),
         ('A="x\nB=2\nC=3"', {"B": 5}, None),
         ("restart: always\nrestart: always", {"restart": "no"}, None),
@@ -419,6 +420,22 @@ def test_an_instruction_out_of_reach_is_refused() -> None:
         (YAML, "Remove debug.", YAML.replace("  debug: false\n", "")),
         (INI, "Set port to 587.", INI.replace("25", "587")),
         (ENV, "DEBUG=false", ENV.replace("true", "false")),
+        (ENV, "set db port to 5433", ENV.replace("5432", "5433")),
+        (ENV, "turn off debug", ENV.replace("true", "false")),
+        (ENV, "remove DB_PORT", ENV.replace("DB_PORT=5432\n", "")),
+        (ENV, "add LOG_LEVEL=info", ENV + "LOG_LEVEL=info\n"),
+        (YAML, "Enable debug mode", YAML.replace("debug: false", "debug: true")),
+        (
+            YAML,
+            "change name to api and replicas to 5",
+            YAML.replace("web", "api").replace("replicas: 3", "replicas: 5"),
+        ),
+        (PACKAGE, "Bump express to ^5.0.0", PACKAGE.replace("^4.18.2", "^5.0.0")),
+        (PACKAGE, "rename name to title", PACKAGE.replace('"name"', '"title"')),
+        (COMPOSE, "set image of db to postgres:16", COMPOSE.replace("postgres:15", "postgres:16")),
+        ("[a]\nversion = 1\ntarget-version = 2\n", "set target-version to 3", "[a]\nversion = 1\ntarget-version = 3\n"),
+        ("files:\n  path: /x\n  mode: 0644\n", "set mode to 755", "files:\n  path: /x\n  mode: 0755\n"),
+        ("app.title=Shop\napp.port=80\n", "set app.title to My Shop", "app.title=My Shop\napp.port=80\n"),
     ],
 )
 def test_nano_edits_files_of_settings(text: str, instruction: str, wanted: str) -> None:

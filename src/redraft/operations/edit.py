@@ -16,7 +16,6 @@ language is kept nowhere: the next text has another.
 from __future__ import annotations
 
 import itertools
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,19 +38,19 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
+from redraft.operations.edit_language import edited
 from redraft.operations.edit_record import record_of
 from redraft.operations.formats import is_of, judge_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
+from redraft.operations.read_back import second_opinion
 from redraft.operations.variants import mean
 
 KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 ROOM = 48
 """Tokens by which a rewritten span may grow if nothing else is said."""
-_ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
-"""As the line of a file that it is to be: nano was taught spaces around it."""
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 
@@ -199,11 +198,16 @@ def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list
 
 
 def _rewritten(
-    engine: Core, before: Sequence[int], shown: Sequence[str], room: int, left: Callable[[], Options]
+    engine: Core,
+    before: Sequence[int],
+    shown: Sequence[str],
+    room: int,
+    left: Callable[[], Options],
+    source: Source | None = None,
 ) -> _Span | None:
-    """The span as an instruction makes it. None if one canvas has no room for it and what follows,
-    if the context has none, if what follows cannot be held, or if the span would grow by more than `room` tokens. Line
-    ends behind everything are not the model's."""
+    """The span as an instruction makes it, read back where it is held to a `source`. None if one canvas has no room for
+    it and what follows, if the context has none, if what follows cannot be held, or if the span would grow by more than
+    `room` tokens. Line ends behind everything are not the model's."""
     rest, model, encode = shown[2].rstrip("\n"), engine.config.model, engine.text.encode
     if len(rest) > engine.text.reach or room < 0:
         return None
@@ -213,12 +217,14 @@ def _rewritten(
     if width > model.canvas_length or len(before) + width >= model.max_positions:
         return None
     try:
-        language = _held(engine, shown[1], rest)
+        language = _held(engine, shown[1], rest) if source is None else ready(source, engine.vocabulary)
     except ConstraintError:
         return None
-    done = engine.run(Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language))
+    request = Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language)
+    done = engine.run(request)
     if not sum(done.steps):  # no text is a text, too
         raise DeadlineError("the time was up before anything had been drafted; raise deadline_sec")
+    done = done if source is None else second_opinion(engine, request, done).done
     after = done.text.removesuffix(rest).replace(UNREADABLE, "")
     found = _Span(after, 1, sum(done.steps), done.finish == "deadline")
     return found if len(encode(after, bos=False)) <= most else None
@@ -240,8 +246,8 @@ def _in_lines(
     if record is None:
         return _Span(shown[1], 0, 0, False) if is_settings else None
     alone = ["", record.text, ""]
-    asked = _ASSIGNED.sub(r"\1 = ", instruction)
-    made = _rewritten(engine, _before(engine, alone, asked), alone, room, left)
+    asked = record.asked(instruction)
+    made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, edited(record.text, asked))
     if made is None:
         return None
     with PREPARING.turn(secrets.token_hex(), counted=False):

@@ -28,6 +28,8 @@ _PLAIN = re.compile(r"""[^\s"'{}\[\],#;&*!|>%@`](?:[^"'{}\[\]#;]*[^\s"'{}\[\]#;,
 _WORD = re.compile(r"[\w./:@%+-]*", re.ASCII)
 """Those that also a shell leaves as they are."""
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
+_OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
+"""The rights of a file."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
 
 
@@ -72,7 +74,8 @@ class Member:
 
     def of(self, value: Any, *, bare: bool) -> Member | None:
         """With another value, written as this one is; None if it cannot be."""
-        is_shell, is_line = self.sep == "=", isinstance(value, str) and value.isprintable()
+        is_shell = self.sep == "=" and "." not in self.key  # a dotted one is of Java's properties, without quotes
+        is_line = isinstance(value, str) and value.isprintable()
         if isinstance(value, Number):
             written = str(value)
         elif is_line and bare and (_WORD if is_shell else _PLAIN).fullmatch(value):
@@ -191,6 +194,8 @@ def alike(value: Any, before: Any) -> Any:
     """A value of the type that was there: a number in place of its text and the other way round, and True where a file
     writes it so."""
     if isinstance(before, str) and not isinstance(before, Number):
+        if isinstance(value, str) and len(value) + 1 == len(before) and _OCTAL.fullmatch(before):
+            return f"0{value}" if _OCTAL.fullmatch(f"0{value}") else value
         if isinstance(value, bool) and before in ("True", "False"):
             return str(value)
         return str(value) if isinstance(value, Number) else value

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
     OPENS,
@@ -37,12 +38,25 @@ MOST_CHARACTERS, MOST_LINES, MOST_LINE, MOST_SAID = 2**14, 500, 1000, 500
 _NAMED = re.compile(rf"[ \t]*(?:- +)*(?:export )?({TEXT}|[A-Za-z_][\w.-]*)[ \t]*[:=]", re.ASCII)
 _FIXED = re.compile(rf"(?:#|;|//).*|{OPENS.pattern}|(?:{TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---|<<:.*")
 """Lines between members: comments, sections, the brackets and elements of lists. So is a member of another kind."""
-_REMOVING = re.compile(
-    r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut)\b", re.IGNORECASE
-)
-"""One of these words takes a key away."""
 _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
+_ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
+"""As the line of a file that it is to be."""
+_VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear)\b", re.IGNORECASE)
+"""It was taught these with a capital, and a point at the end."""
+_WHAT = r"[\w-]+(?: (?!and\b|to\b|on\b|off\b)[\w-]+){0,3}"
+_SWITCHING = re.compile(
+    rf"\b(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
+    rf"|(?:turn|switch) (?:the )?(?P<named>{_WHAT}) (?P<how>on|off)"
+    rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))",
+    re.IGNORECASE,
+)
+_OPPOSITES = {
+    word: (other, is_on)
+    for on, off in (("true", "false"), ('"yes"', '"no"'), ('"on"', '"off"'), ('"True"', '"False"'), ("1", "0"))
+    for word, other, is_on in ((on, off, True), (off, on, False))
+}
+"""Values in the form of JSON, what each is not, and whether it is on."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -62,8 +76,49 @@ class Record:
     @property
     def text(self) -> str:
         """The members that are shown, as JSON on one line."""
-        parts = (f"{json.dumps(one.name, ensure_ascii=False)}:{one.json}" for one in self.shown.values())
-        return "{" + ",".join(parts) + "}"
+        members = ((self._as_shown(one.name), one.json) for one in self.shown.values())
+        return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{value}" for name, value in members) + "}"
+
+    def asked(self, instruction: str) -> str:
+        """An instruction in the words that a model of records was taught: `=` between spaces, keys as they are shown,
+        no sections, and "set debug to false" for "turn off debug"."""
+        asked = _ASSIGNED.sub(r"\1 = ", _SWITCHING.sub(self._switched, instruction))
+        heads = (line for line in self.lines if isinstance(line, str) and OPENS.fullmatch(line.strip()))
+        for word in words_of(" ".join(heads)):
+            asked = re.sub(
+                rf" (?:of|in|for|under|from|at) (?:the )?{word}(?: section| service)?(?!\w)", "", asked, flags=re.I
+            )
+        if self._is_loud:
+            asked = re.sub(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+", lambda found: found[0].lower(), asked)
+            for one in self.shown.values():
+                asked = re.sub(rf"(?<!\w){re.escape(one.name)}(?!\w)", self._as_shown(one.name), asked)
+        return (
+            asked
+            if (verb := _VERB.match(asked)) is None
+            else verb[0].capitalize() + asked[verb.end() :].rstrip(".") + "."
+        )
+
+    def _switched(self, found: re.Match[str]) -> str:
+        """What is to be on or off, as a value of the one member that it names; as it was if there is none."""
+        words = words_of(found["what"] or found["named"] or found["which"])
+        wanted = (found["state"] or found["how"] or found["verb"]).lower()
+        scores = {i: shared(one.name, words) for i, one in self.shown.items() if str(one.json) in _OPPOSITES}
+        best = [i for i, score in scores.items() if score == max(scores.values()) > 0]
+        if len(best) != 1:
+            return found[0]
+        one = self.shown[best[0]]
+        is_on = wanted in ("on", "enable", "activate")
+        value = one.json if _OPPOSITES[one.json][1] == is_on else _OPPOSITES[one.json][0]
+        return f"set {one.name} to {value.strip(chr(34))}"
+
+    @property
+    def _is_loud(self) -> bool:
+        """Whether its keys are capitals, as those of variables, and one each in small letters, too."""
+        names = [one.name for one in self.shown.values()]
+        return all(name.isupper() for name in names) and len({name.lower() for name in names}) == len(names)
+
+    def _as_shown(self, name: str) -> str:
+        return name.lower() if self._is_loud else name
 
     def after(self, answer: str, before: str = "", behind: str = "") -> str | None:
         """The lines with what the answer, such a record, has changed. None if it cannot be written so, with these texts
@@ -79,6 +134,8 @@ class Record:
             return None
         if any(_SURROGATE.search(str(one)) for pair in found.items() for one in pair):
             return None
+        if self._is_loud:
+            found = {name.upper(): value for name, value in found.items()}
         lines = self._joined(self.lines)
         frames = [(before, behind)]
         frames += [] if self._is_json and not lines.startswith("{") else [("", "")]  # one object of several
@@ -130,7 +187,7 @@ class Record:
         spoken = [name for name in new if (words := words_of(name)) and words <= self.said]
         if spoken or any(shared(name, self.said) for name in names):
             new, kept = spoken, {one.name for one in members if not one.meant(self.said)}
-        if not new and not _REMOVING.search(" ".join(self.said)):
+        if not new and not REMOVING.search(" ".join(self.said)):
             kept |= names - found.keys()
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
         renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}

@@ -11,6 +11,7 @@ What an instruction does not name comes back as it was, in the spacing that it h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -77,6 +78,9 @@ _RENAME = (
 )
 
 
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
 @dataclass(frozen=True)
 class Change:
     """Records of two to eight members and one or two changes."""
@@ -91,7 +95,7 @@ class Change:
             after, asked = dict(members), list[str]()
             for key in rng.sample(list(members), rng.choice((1, 1, 1, 2))):
                 after, sentence = _change(after, key, members[key], rng, split)
-                asked.append(sentence)
+                asked += [sentence] if sentence else []
             if after != members and after:
                 spaced = rng.random() < 0.15
                 join = rng.choice((" ", " ", " and ")) if all(not each.endswith(".") for each in asked) else " "
@@ -115,6 +119,8 @@ def _change(members: Members, key: str, old: str, rng: Random, split: str) -> tu
         known = (role for role in roles().values() if key in role.names and not is_abroad(role.kind))
         role = rng.choice([role.name for role in known] or ["person"])
         value = json_of(role, rng, split)
+        if _is_open(value, old):
+            return members, ""
         forms = _SET if old not in ("null", "true", "false") else tuple(form for form in _SET if "{old}" not in form)
         asked = rng.choice(forms).format(key=spoken, value=_said(value), old=_said(old))
         return members | {key: value}, asked
@@ -123,7 +129,7 @@ def _change(members: Members, key: str, old: str, rng: Random, split: str) -> tu
         return found, rng.choice(_DROP).format(key=spoken)
     if kind < 0.8:
         (name, value), *_ = labelled(rng, split, 1)
-        if name in members:
+        if name in members or _is_open(value):
             return members, ""
         return members | {name: value}, rng.choice(_ADD).format(key=name, value=_said(value))
     if kind < 0.87:
@@ -133,6 +139,12 @@ def _change(members: Members, key: str, old: str, rng: Random, split: str) -> tu
         return members, ""
     found = {name if each == key else each: value for each, value in members.items()}
     return found, rng.choice(_RENAME).format(key=key, value=name)
+
+
+def _is_open(value: str, old: str = "null") -> bool:
+    """Whether an instruction leaves open if a value is a number or its text: what it is in place of is another kind."""
+    is_text, was_text = value.startswith('"'), old.startswith('"')
+    return bool(_NUMBER.fullmatch(value.strip('"'))) and is_text != was_text and not (old == "null" and not is_text)
 
 
 def _said(value: str) -> str:

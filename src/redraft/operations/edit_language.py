@@ -1,0 +1,167 @@
+"""What an instruction can make of a record: the texts that an edit is held to.
+
+    Set port to 9000. Drop tls.        {"host":"localhost","port":8080,"tls":true}
+
+Members that the instruction speaks of, or all if it speaks of none, have their own value or another one; others stay.
+Another value is a part of the instruction between spaces, a number of it, or true, false or null where it says so; of
+several clauses about a key each, a part of its own. A key goes, or has another name, where a word of the instruction
+says that; new members stand at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import pairwise
+
+from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
+from redraft.constraints.compile.builder import Builder, Part, any_of
+from redraft.constraints.compile.limits import CompileLimits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.language import Source
+from redraft.operations.edit_member import shared, words_of
+
+REMOVING = re.compile(
+    r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut|out)\b", re.IGNORECASE
+)
+"""One of these words takes a key away."""
+_RENAMING = re.compile(r"\b(?:rename|call|name|instead)", re.IGNORECASE)
+_ONLY_RENAMING = re.compile(r"(?:please )?rename (?:(?! and |[.,;] ).)*", re.IGNORECASE | re.DOTALL)
+_CUTS = re.compile(
+    r"[.;]\s+(?:and\s+)?|,?\s+and\s+|,\s+(?=(?:the|set|change|make|turn|add|remove|drop|rename)\b)", re.IGNORECASE
+)
+_CLEARING = re.compile(r"\b(?:null|none|nothing|no|empty|clear|forget|blank|unset|reset|unknown)\b", re.IGNORECASE)
+_CHOOSING = re.compile(r"\b(?:true|false|yes|no|not|on|off|en|dis|(?:de)?activate)", re.IGNORECASE)
+_MEMBER = re.compile(
+    r'("(?:[^"\\]|\\.)*")(:[ ]?)("(?:[^"\\]|\\.)*"|\[(?:"(?:[^"\\]|\\.)*"|[^"\[\]])*\]|[\w.+-]+)(, ?|})'
+)
+_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
+_NUMBERS = re.compile(rf"(?<![\w.,-]){_NUMBER}(?!\w|[.,]\d|\s?[%°€$£])", re.ASCII)
+_STARTS = re.compile(r"""(?:^|(?<=\s))\S|(?:(?<=["'(:])|(?<=\w=))[^\s"'(]""")
+_ENDS = re.compile(
+    r"""(?:(?<=[^\s,;:.])|(?<=[a-z]\.[a-z]\.))(?=["'.,;:!?)]*(?:\s|$)|["')])|(?<=\w)(?==)""", re.IGNORECASE
+)
+"""Behind no point that ends a sentence."""
+
+
+MOST_PLACES = 8_000
+"""Places of an instruction in which a value may stand, summed over all that can be begun: one that repeats itself."""
+
+
+def edited(record: str, instruction: str) -> Source | None:
+    """The texts of a record, JSON on one line with plain values or lists of them, behind an edit; None for another."""
+    instruction, found = " ".join(instruction.split()), [*_MEMBER.finditer(record, 1)]
+    if record[:1] != "{" or "{" + "".join(one[0] for one in found) != record:
+        return None
+    members = {one[1]: one[3] for one in found}
+    return Source("edit", f"{instruction}\n{record}", partial(_compiled, members, found[0][2], instruction))
+
+
+def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: CompileLimits) -> Compiled:
+    comma = ", " if colon == ": " else ","
+    build, clauses, values = Builder(limits), _clauses(members, instruction), dict[str, _Values]()
+    renames = _RENAMING.search(instruction)
+    only_renames = _ONLY_RENAMING.fullmatch(instruction)
+
+    def literal(text: str) -> Part:
+        return build.literal(text.encode())
+
+    def stated(clause: str) -> _Values:
+        return values.setdefault(clause, _Values(clause, instruction, members))
+
+    def member(key: str, value: str, others: Dfa, names: Dfa) -> Part:
+        forms = [(literal(key + colon), literal(value)), (literal(key + colon), build.embed(others))]
+        return build.either(build.then(*form) for form in [*forms, (build.embed(names), literal(colon + value))])
+
+    opened, closed = literal("{"), literal("}")
+    assert opened is not None
+    assert closed is not None
+    first, more = opened[1], build.state()  # where nothing stands yet, and behind a member
+    for key, value in members.items():
+        nothing, behind, clause = build.state(), build.state(), clauses.get(key)
+        others = EMPTY if clause is None or only_renames else stated(clause).instead_of(key, value)
+        names = EMPTY if clause is None or not renames else stated(clause).names
+        for at, comma_first in ((first, literal("")), (more, literal(comma))):
+            part = build.then(comma_first, member(key, value, others, names))
+            assert part is not None
+            build.link(at, part[0])
+            build.link(part[1], behind)
+        if key in clauses and REMOVING.search(instruction):
+            build.link(first, nothing)
+            build.link(more, behind)
+        first, more = nothing, behind
+    whole = stated(instruction)
+    new = build.then(
+        literal(comma), build.embed(whole.names), literal(colon), build.embed(whole.instead_of("", "null"))
+    )
+    for before in (first, more):
+        build.link(before, closed[0])
+    if new is not None and not only_renames:
+        build.link(more, new[0])
+        build.link(new[1], more)
+    return Compiled(build.finish((opened[0], closed[1])))
+
+
+def _clauses(members: Mapping[str, str], instruction: str) -> dict[str, str]:
+    """Of the members that an instruction speaks of, or of all if it speaks of none, the part of it that does: where it
+    has a part for each key that stands there whole, that part."""
+    left, spans = instruction, dict[str, int]()
+    for key in sorted(members, key=len, reverse=True):
+        name = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(json.loads(key)))
+        found = [*re.finditer(rf"(?<![\w.-]){name}(?![\w-])", left, re.IGNORECASE)]
+        spans |= {key: found[0].start()} if found else {}
+        for one in found:
+            left = left[: one.start()] + " " * len(one[0]) + left[one.end() :]
+    said = words_of(left)
+    cuts, order, parts = [*_CUTS.finditer(instruction)], sorted(spans, key=lambda key: spans[key]), dict[str, str]()
+    between = [[cut for cut in cuts if spans[one] < cut.start() < spans[other]] for one, other in pairwise(order)]
+    if all(between):  # a clause begins behind the last of them
+        begins = [0, *(several[-1].end() for several in between)]
+        ends = [*(several[-1].start() for several in between), len(instruction)]
+        parts = {key: instruction[begin:end] for key, begin, end in zip(order, begins, ends, strict=False)}
+    for key, value in members.items():
+        if key in spans or shared(json.loads(key), said) or shared(re.sub(r"\b\w\b", "", value), said):
+            parts.setdefault(key, instruction)
+    return parts or dict.fromkeys(members, instruction)
+
+
+class _Values:
+    """The values that a clause of an instruction can state, and the names that it can give."""
+
+    def __init__(self, clause: str, instruction: str, keys: Iterable[str]) -> None:
+        self._said = words_of(clause)
+        stated, numeric = _parts(clause), whole_match(f'"{_NUMBER}"')
+        self.names = subtract(stated, any_of(keys))
+        self._texts, self._numerals = subtract(stated, numeric), intersect(stated, numeric)
+        self._words = _NUMBERS.findall(clause) + ["null"] * bool(_CLEARING.search(instruction))
+        self._choices = ["true", "false"] if _CHOOSING.search(instruction) else []
+
+    def instead_of(self, key: str, value: str) -> Dfa:
+        """Those in place of a value: numbers in quotes only where a text was, and nothing that begins as the key."""
+        choices = ["true", "false"] if value in ("true", "false") else self._choices
+        words = words_of(key) & self._said
+        own = "|".join(form(word) for word in words for form in (str, str.capitalize, str.upper))
+        texts = subtract(self._texts, whole_match(f'"(?:{own})(?: .*)?"')) if own else self._texts
+        build, parts = Builder(), [texts, any_of(dict.fromkeys([*self._words, *choices]))]
+        parts += [self._numerals] if value.startswith('"') else []
+        return build.finish(build.either(map(build.embed, parts)))
+
+
+def _parts(instruction: str) -> Dfa:
+    """Its parts from a space or a sign to another, as texts of JSON."""
+    text, build = json.dumps(instruction, ensure_ascii=False)[1:-1], Builder(most_members=MOST_PLACES)
+    opened, inside, closed = build.literal(b'"'), build.literal(text.encode()), build.literal(b'"')
+    assert opened is not None
+    assert inside is not None
+    assert closed is not None
+    starts, ends = ({one.start() for one in form.finditer(text)} for form in (_STARTS, _ENDS))
+    at = inside[0]
+    for i, char in enumerate(text + "\n"):
+        if i in starts:
+            build.link(opened[1], at)
+        if i in ends:
+            build.link(at, closed[0])
+        at += len(char.encode())
+    return build.finish((opened[0], closed[1]))

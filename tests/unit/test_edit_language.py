@@ -1,0 +1,108 @@
+"""What an instruction can make of a record, told apart from what it cannot by examples and by random records."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redraft.constraints.compile.automaton import Dfa
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, OutOfReachError
+from redraft.operations.edit_language import edited
+from redraft.tasks import task
+
+RECORD = '{"name":"Ada Byron","port":8080,"debug":true,"note":null,"code":"0042"}'
+
+
+def language(record: str, instruction: str) -> Dfa:
+    source = edited(record, instruction)
+    assert source is not None
+    return source.compile(DEFAULT_LIMITS).dfa
+
+
+@pytest.mark.parametrize(
+    ("instruction", "before", "after", "is_in"),
+    [
+        ("Say something.", "", "", True),
+        ("Set port to 9000.", "8080", "9000", True),
+        ("Set port to 9000.", "8080", "900", False),  # no whole word of it
+        ("Set port to 9000.", "8080", '"9000"', False),
+        ("Set port to 9000.", "8080", "null", False),
+        ("Set port to 9000.", "true", "false", False),  # it does not speak of that
+        ("Set port to 9000.", ',"debug":true', "", False),
+        ("Set port to 9.5", "8080", "9.5", True),
+        ("Set port to 9.5", "8080", "9", False),
+        ("Set port to 95 %", "8080", "95", False),  # its text has a unit
+        ("Set port to 95 %", "8080", '"95 %"', True),
+        ("The code is now 77.", '"0042"', '"77"', True),
+        ("The name is Grace Hopper, not Ada Byron.", "Ada Byron", "Grace Hopper", True),
+        ("The name is Grace Hopper, not Ada Byron.", "Ada Byron", "Grace Hop", False),
+        ("The name is Grace Hopper, not Ada Byron.", "Ada Byron", "name", False),
+        ("Replace Byron by King.", "Ada Byron", "King", True),
+        ("Set debug to false", "true", "false", True),
+        ("Clear the note and the name.", '"Ada Byron"', "null", True),
+        ("Remove debug.", ',"debug":true', "", True),
+        ("Take the port out.", ',"port":8080', "", True),
+        ("Rename port to gate.", '"port":8080', '"gate":8080', True),
+        ("Rename port to gate.", "8080", '"gate"', False),
+        ("Add city Rome.", "}", ',"city":"Rome"}', True),
+        ("Add age 36.", "}", ',"age":36}', True),
+        ("Add age 36.", "}", ',"port":36}', False),  # there is one
+        ("Set port to 1 and code to 2.", "8080", "1", True),
+        ("Set port to 1 and code to 2.", "8080", "2", False),  # that is the other's clause
+        ("Set name to Ada and Bob. Set port to 1", "Ada Byron", "Ada and Bob", True),
+    ],
+)
+def test_an_edit_is_what_the_instruction_can_make(instruction: str, before: str, after: str, is_in: bool) -> None:
+    assert language(RECORD, instruction).matches(RECORD.replace(before, after, 1).encode()) == is_in
+
+
+@pytest.mark.parametrize("record", ["", "{}", "[1]", '{"a":[[1]]}', '{"a":1', '{"a":1}x', "{'a':1}", '{"a":{"b":1}}'])
+def test_other_texts_are_no_record(record: str) -> None:
+    assert edited(record, "Set a to 1.") is None
+
+
+def test_held_out_edits_are_in_it() -> None:
+    for example in islice(task("edit").examples("held_out", 3), 100):
+        head, _, record = example.prompt.partition("\n")
+        assert language(record, head.removeprefix("Edit: ")).matches(example.answer.encode()), example
+
+
+KEYS = st.text("abcdefgh_", min_size=1, max_size=8).filter(lambda key: key.strip("_") == key and "__" not in key)
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-999, 999), st.text('xyz uvü"\\', max_size=9))
+
+
+@given(st.dictionaries(KEYS, PLAIN, min_size=1, max_size=6), st.data(), st.text("qrst", min_size=1, max_size=9))
+def test_a_member_that_is_named_may_have_the_stated_value(
+    record: dict[str, object], data: st.DataObject, new: str
+) -> None:
+    key = data.draw(st.sampled_from(sorted(record)))
+    dfa = language(json.dumps(record, separators=(",", ":"), ensure_ascii=False), f"Set {key} to {new}")
+    written = json.dumps(record | {key: new}, separators=(",", ":"), ensure_ascii=False)
+    assert dfa.matches(written.encode())
+    assert not dfa.matches(written.replace(f'"{new}"', '"pp"').encode())
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "a " * 250,
+        "'\"(" * 166,
+        "a=" * 250,
+        "a" + " " * 498 + "b",
+        " and" * 125,
+        "rename " + "a " * 240,
+        ". ".join(f"Set key_{i} to x y {i}" for i in range(25)),
+    ],
+)
+def test_long_instructions_are_quick_or_out_of_reach(instruction: str) -> None:
+    """These took up to 5.5 s, in which little else runs."""
+    record, began = json.dumps({f"key_{i}": "v" * 50 for i in range(8)}, separators=(",", ":")), time.thread_time()
+    with suppress(OutOfReachError):
+        language(record, instruction[:500])
+    assert time.thread_time() - began < 2
