@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, OutOfReachError
 from redraft.operations.edit_language import edited
+from redraft.operations.edit_record import record_of
 from redraft.tasks import task
 
 RECORD = '{"name":"Ada Byron","port":8080,"debug":true,"note":null,"code":"0042"}'
@@ -86,6 +87,41 @@ def test_a_member_that_is_named_may_have_the_stated_value(
     written = json.dumps(record | {key: new}, separators=(",", ":"), ensure_ascii=False)
     assert dfa.matches(written.encode())
     assert not dfa.matches(written.replace(f'"{new}"', '"pp"').encode())
+
+
+ODD = st.text("aB_-. \"'\\\t=:,;()[]{}İßﬁ😀é19+*?^$|#%", max_size=7)
+SAID = st.sampled_from(
+    ["set {} to {}", "turn off {}", "enable {} {}", "rename {} to {}", "remove {} and {}", "{}={}", "add {}: {}"]
+)
+
+
+@given(st.dictionaries(ODD, ODD, min_size=1, max_size=4), SAID, ODD, st.booleans(), st.data())
+def test_whatever_keys_and_instructions_are_nothing_may_change(
+    record: dict[str, str], said: str, odd: str, loud: bool, data: st.DataObject
+) -> None:
+    """Keys that end in a backslash were an exception."""
+    key = data.draw(st.sampled_from(sorted(record)))
+    forms = (json.dumps(record, ensure_ascii=False), "\n".join(f"{name}={value}" for name, value in record.items()))
+    for text in (form.upper() if loud else form for form in forms):
+        found = record_of(text, said.format(key.upper() if loud else key, odd))
+        if found is not None:
+            assert language(found.text, found.asked(said.format(key, odd))).matches(found.text.encode())
+
+
+@pytest.mark.parametrize(
+    ("instruction", "value"),
+    [
+        ('Set name to "Hello, World: a blog"', "Hello, World: a blog"),
+        ("The name is Kim & Co., not Ada Byron.", "Kim & Co."),
+    ],
+)
+def test_quotes_and_abbreviations_hold_a_value_together(instruction: str, value: str) -> None:
+    assert language(RECORD, instruction).matches(RECORD.replace("Ada Byron", value).encode())
+
+
+@pytest.mark.parametrize("instruction", ["delete everything but the name", "Remove all except the name."])
+def test_what_is_to_stay_is_not_taken_away(instruction: str) -> None:
+    assert not language(RECORD, instruction).matches(RECORD.replace('"name":"Ada Byron",', "").encode())
 
 
 @pytest.mark.parametrize(

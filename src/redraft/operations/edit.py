@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -203,11 +204,11 @@ def _rewritten(
     shown: Sequence[str],
     room: int,
     left: Callable[[], Options],
-    source: Source | None = None,
+    language: Language | None = None,
 ) -> _Span | None:
-    """The span as an instruction makes it, read back where it is held to a `source`. None if one canvas has no room for
-    it and what follows, if the context has none, if what follows cannot be held, or if the span would grow by more than
-    `room` tokens. Line ends behind everything are not the model's."""
+    """The span as an instruction makes it, read back where it is held to a `language`. None if one canvas has no room
+    for it and what follows, if the context has none, if what follows cannot be held, or if the span would grow by more
+    than `room` tokens. Line ends behind everything are not the model's."""
     rest, model, encode = shown[2].rstrip("\n"), engine.config.model, engine.text.encode
     if len(rest) > engine.text.reach or room < 0:
         return None
@@ -217,17 +218,27 @@ def _rewritten(
     if width > model.canvas_length or len(before) + width >= model.max_positions:
         return None
     try:
-        language = _held(engine, shown[1], rest) if source is None else ready(source, engine.vocabulary)
+        held = _held(engine, shown[1], rest) if language is None else language
     except ConstraintError:
         return None
-    request = Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=language)
+    request = Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=held)
     done = engine.run(request)
     if not sum(done.steps):  # no text is a text, too
         raise DeadlineError("the time was up before anything had been drafted; raise deadline_sec")
-    done = done if source is None else second_opinion(engine, request, done).done
+    if language is not None and done.finish == "stop":
+        with suppress(DeadlineError):  # what nobody had the time to read back is an answer, too
+            done = second_opinion(engine, request, done).done
     after = done.text.removesuffix(rest).replace(UNREADABLE, "")
     found = _Span(after, 1, sum(done.steps), done.finish == "deadline")
     return found if len(encode(after, bos=False)) <= most else None
+
+
+def _edited(engine: Core, record: str, instruction: str) -> Language | None:
+    """What an instruction can make of a record; None where that cannot be held."""
+    source = edited(record, instruction)
+    with suppress(ConstraintError):
+        return None if source is None else ready(source, engine.vocabulary)
+    return None
 
 
 def _in_lines(
@@ -242,12 +253,13 @@ def _in_lines(
         return None
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = record_of(lead + shown[1], instruction)
+        asked = instruction if record is None else record.asked(instruction)
+        language = None if record is None else _edited(engine, record.text, asked)
         is_settings = record is None and "\n" in "".join(shown).strip() and judge_of("".join(shown)) is not None
     if record is None:
         return _Span(shown[1], 0, 0, False) if is_settings else None
     alone = ["", record.text, ""]
-    asked = record.asked(instruction)
-    made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, edited(record.text, asked))
+    made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, language)
     if made is None:
         return None
     with PREPARING.turn(secrets.token_hex(), counted=False):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import pairwise
 
@@ -29,9 +29,10 @@ REMOVING = re.compile(
 """One of these words takes a key away."""
 _RENAMING = re.compile(r"\b(?:rename|call|name|instead)", re.IGNORECASE)
 _ONLY_RENAMING = re.compile(r"(?:please )?rename (?:(?! and |[.,;] ).)*", re.IGNORECASE | re.DOTALL)
-_CUTS = re.compile(
-    r"[.;]\s+(?:and\s+)?|,?\s+and\s+|,\s+(?=(?:the|set|change|make|turn|add|remove|drop|rename)\b)", re.IGNORECASE
-)
+_CUTS = re.compile(r"[.;]\s+(?:and\s+)?|,?\s+and\s+|,\s+", re.IGNORECASE)
+_BEFORE_KEY = re.compile(r"(?:(?:set|change|make|turn|add|remove|drop|rename) )?(?:the )?", re.IGNORECASE)
+"""Between a comma and a key that begins a clause."""
+_EXCEPTING = re.compile(r"\b(?:everything|all|but|except|only|keep)\b", re.IGNORECASE)
 _CLEARING = re.compile(r"\b(?:null|none|nothing|no|empty|clear|forget|blank|unset|reset|unknown)\b", re.IGNORECASE)
 _CHOOSING = re.compile(r"\b(?:true|false|yes|no|not|on|off|en|dis|(?:de)?activate)", re.IGNORECASE)
 _MEMBER = re.compile(
@@ -40,8 +41,10 @@ _MEMBER = re.compile(
 _NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
 _NUMBERS = re.compile(rf"(?<![\w.,-]){_NUMBER}(?!\w|[.,]\d|\s?[%°€$£])", re.ASCII)
 _STARTS = re.compile(r"""(?:^|(?<=\s))\S|(?:(?<=["'(:])|(?<=\w=))[^\s"'(]""")
+_QUOTED = re.compile(r'\\"((?:[^"\\]|\\[^"])+)\\"')
 _ENDS = re.compile(
-    r"""(?:(?<=[^\s,;:.])|(?<=[a-z]\.[a-z]\.))(?=["'.,;:!?)]*(?:\s|$)|["')])|(?<=\w)(?==)""", re.IGNORECASE
+    r"""(?:(?<=[^\s,;:.\\])|(?<=[a-z]\.[a-z]\.)|(?<=\.)(?=,))(?=(?:\\"|['.,;:!?)])*(?:\s|$)|\\"|['")])|(?<=\w)(?==)""",
+    re.IGNORECASE,
 )
 """Behind no point that ends a sentence."""
 
@@ -63,6 +66,7 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     comma = ", " if colon == ": " else ","
     build, clauses, values = Builder(limits), _clauses(members, instruction), dict[str, _Values]()
     renames = _RENAMING.search(instruction)
+    removes = REMOVING.search(instruction) and not _EXCEPTING.search(instruction)
     only_renames = _ONLY_RENAMING.fullmatch(instruction)
 
     def literal(text: str) -> Part:
@@ -88,7 +92,7 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
             assert part is not None
             build.link(at, part[0])
             build.link(part[1], behind)
-        if key in clauses and REMOVING.search(instruction):
+        if key in clauses and removes:
             build.link(first, nothing)
             build.link(more, behind)
         first, more = nothing, behind
@@ -116,7 +120,15 @@ def _clauses(members: Mapping[str, str], instruction: str) -> dict[str, str]:
             left = left[: one.start()] + " " * len(one[0]) + left[one.end() :]
     said = words_of(left)
     cuts, order, parts = [*_CUTS.finditer(instruction)], sorted(spans, key=lambda key: spans[key]), dict[str, str]()
-    between = [[cut for cut in cuts if spans[one] < cut.start() < spans[other]] for one, other in pairwise(order)]
+    between = [
+        [
+            cut
+            for cut in cuts
+            if spans[one] < cut.start() < spans[other]
+            and (cut[0].strip() != "," or _BEFORE_KEY.fullmatch(instruction, cut.end(), spans[other]))
+        ]
+        for one, other in pairwise(order)
+    ]
     if all(between):  # a clause begins behind the last of them
         begins = [0, *(several[-1].end() for several in between)]
         ends = [*(several[-1].start() for several in between), len(instruction)]
@@ -130,9 +142,9 @@ def _clauses(members: Mapping[str, str], instruction: str) -> dict[str, str]:
 class _Values:
     """The values that a clause of an instruction can state, and the names that it can give."""
 
-    def __init__(self, clause: str, instruction: str, keys: Iterable[str]) -> None:
+    def __init__(self, clause: str, instruction: str, keys: Collection[str]) -> None:
         self._said = words_of(clause)
-        stated, numeric = _parts(clause), whole_match(f'"{_NUMBER}"')
+        stated, numeric = _parts(clause, keys), whole_match(f'"{_NUMBER}"')
         self.names = subtract(stated, any_of(keys))
         self._texts, self._numerals = subtract(stated, numeric), intersect(stated, numeric)
         self._words = _NUMBERS.findall(clause) + ["null"] * bool(_CLEARING.search(instruction))
@@ -149,14 +161,16 @@ class _Values:
         return build.finish(build.either(map(build.embed, parts)))
 
 
-def _parts(instruction: str) -> Dfa:
-    """Its parts from a space or a sign to another, as texts of JSON."""
+def _parts(instruction: str, keys: Collection[str]) -> Dfa:
+    """Its parts in quotes that are no keys; if there are none, all from a space or a sign to another. Texts of JSON."""
     text, build = json.dumps(instruction, ensure_ascii=False)[1:-1], Builder(most_members=MOST_PLACES)
     opened, inside, closed = build.literal(b'"'), build.literal(text.encode()), build.literal(b'"')
     assert opened is not None
     assert inside is not None
     assert closed is not None
     starts, ends = ({one.start() for one in form.finditer(text)} for form in (_STARTS, _ENDS))
+    if quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]:
+        starts, ends = {one.start(1) for one in quoted}, {one.end(1) for one in quoted}
     at = inside[0]
     for i, char in enumerate(text + "\n"):
         if i in starts:

@@ -42,7 +42,10 @@ _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
-_VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear)\b", re.IGNORECASE)
+_ADDED = re.compile(r"^(\s*add (?:an? |the )?[\w.-]+)=", re.IGNORECASE)
+_LOUD = re.compile(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+")
+"""A key in capitals that is none yet."""
+_VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear|change|make|update|replace|put|use)\b", re.IGNORECASE)
 """It was taught these with a capital, and a point at the end."""
 _WHAT = r"[\w-]+(?: (?!and\b|to\b|on\b|off\b)[\w-]+){0,3}"
 _SWITCHING = re.compile(
@@ -83,20 +86,19 @@ class Record:
         """An instruction in the words that a model of records was taught: `=` between spaces, keys as they are shown,
         no sections, and "set debug to false" for "turn off debug"."""
         asked = _ASSIGNED.sub(r"\1 = ", _SWITCHING.sub(self._switched, instruction))
-        heads = (line for line in self.lines if isinstance(line, str) and OPENS.fullmatch(line.strip()))
-        for word in words_of(" ".join(heads)):
-            asked = re.sub(
-                rf" (?:of|in|for|under|from|at) (?:the )?{word}(?: section| service)?(?!\w)", "", asked, flags=re.I
-            )
-        if self._is_loud:
-            asked = re.sub(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+", lambda found: found[0].lower(), asked)
-            for one in self.shown.values():
-                asked = re.sub(rf"(?<!\w){re.escape(one.name)}(?!\w)", self._as_shown(one.name), asked)
-        return (
-            asked
-            if (verb := _VERB.match(asked)) is None
-            else verb[0].capitalize() + asked[verb.end() :].rstrip(".") + "."
+        heads = words_of(
+            " ".join(line for line in self.lines if isinstance(line, str) and OPENS.fullmatch(line.strip()))
         )
+        if some := "|".join(heads & words_of(asked)):
+            place = rf" (?:of|in|for|under|from|at) (?:the )?(?:{some})(?: section| service)?(?!\w)"
+            asked = re.sub(place, "", asked, flags=re.IGNORECASE)
+        if self._is_loud:
+            names = "|".join(re.escape(one.name) for one in self.shown.values())
+            asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)", lambda found: found[0].lower(), asked)
+            asked = _LOUD.sub(lambda found: found[0].lower(), asked)
+        asked = _ADDED.sub(r"\1: ", asked)
+        verb = _VERB.match(asked)
+        return asked if verb is None else verb[0].capitalize() + asked[verb.end() :].rstrip(".") + "."
 
     def _switched(self, found: re.Match[str]) -> str:
         """What is to be on or off, as a value of the one member that it names; as it was if there is none."""
