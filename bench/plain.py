@@ -38,8 +38,8 @@ from redraft.engine.fields import field_confidence
 from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
-from redraft.operations.engine import Engine
 from redraft.operations.edit_language import edited
+from redraft.operations.engine import Engine
 from redraft.operations.read_back import second_opinion
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task

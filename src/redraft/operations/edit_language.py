@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 
-from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
+from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
@@ -73,7 +73,9 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
         return build.literal(text.encode())
 
     def stated(clause: str) -> _Values:
-        return values.setdefault(clause, _Values(clause, instruction, members))
+        if clause not in values:
+            values[clause] = _Values(clause, instruction, members)
+        return values[clause]
 
     def member(key: str, value: str, others: Dfa, names: Dfa) -> Part:
         forms = [(literal(key + colon), literal(value)), (literal(key + colon), build.embed(others))]
@@ -113,8 +115,7 @@ def _clauses(members: Mapping[str, str], instruction: str) -> dict[str, str]:
     has a part for each key that stands there whole, that part."""
     left, spans = instruction, dict[str, int]()
     for key in sorted(members, key=len, reverse=True):
-        name = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(json.loads(key)))
-        found = [*re.finditer(rf"(?<![\w.-]){name}(?![\w-])", left, re.IGNORECASE)]
+        found = [*_mentions(key, left)]
         spans |= {key: found[0].start()} if found else {}
         for one in found:
             left = left[: one.start()] + " " * len(one[0]) + left[one.end() :]
@@ -139,36 +140,48 @@ def _clauses(members: Mapping[str, str], instruction: str) -> dict[str, str]:
     return parts or dict.fromkeys(members, instruction)
 
 
+def _mentions(key: str, text: str) -> Iterator[re.Match[str]]:
+    """Where a key stands in a text, with spaces for its underscores, perhaps."""
+    name = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(json.loads(key)))
+    return re.finditer(rf"(?<![\w.-]){name}(?![\w-])", text, re.IGNORECASE)
+
+
 class _Values:
     """The values that a clause of an instruction can state, and the names that it can give."""
 
     def __init__(self, clause: str, instruction: str, keys: Collection[str]) -> None:
-        self._said = words_of(clause)
-        stated, numeric = _parts(clause, keys), whole_match(f'"{_NUMBER}"')
-        self.names = subtract(stated, any_of(keys))
-        self._texts, self._numerals = subtract(stated, numeric), intersect(stated, numeric)
-        self._words = _NUMBERS.findall(clause) + ["null"] * bool(_CLEARING.search(instruction))
+        self._clause, self._keys = clause, keys
+        self.names = subtract(_parts(clause, keys), any_of(keys))
+        self._nothing = ["null"] if _CLEARING.search(instruction) else []
         self._choices = ["true", "false"] if _CHOOSING.search(instruction) else []
 
     def instead_of(self, key: str, value: str) -> Dfa:
-        """Those in place of a value: numbers in quotes only where a text was, and nothing that begins as the key."""
+        """Those in place of a value: numbers in quotes where a text was, else without, and nothing that begins where
+        the key is named."""
         choices = ["true", "false"] if value in ("true", "false") else self._choices
-        words = words_of(key) & self._said
-        own = "|".join(form(word) for word in words for form in (str, str.capitalize, str.upper))
-        texts = subtract(self._texts, whole_match(f'"(?:{own})(?: .*)?"')) if own else self._texts
-        build, parts = Builder(), [texts, any_of(dict.fromkeys([*self._words, *choices]))]
-        parts += [self._numerals] if value.startswith('"') else []
+        texts, numbers = _parts(self._clause, self._keys, key), list[str]()
+        if not value.startswith('"'):
+            texts, numbers = subtract(texts, whole_match(f'"{_NUMBER}"')), _NUMBERS.findall(self._clause)
+        build = Builder()
+        parts = (texts, any_of(dict.fromkeys([*numbers, *self._nothing, *choices])))
         return build.finish(build.either(map(build.embed, parts)))
 
 
-def _parts(instruction: str, keys: Collection[str]) -> Dfa:
-    """Its parts in quotes that are no keys; if there are none, all from a space or a sign to another. Texts of JSON."""
+def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
+    """Its parts in quotes that are no keys; if there are none, all from a space or a sign to another, but those that
+    begin where the first mention of a `key` stands, or of its words. Texts of JSON."""
     text, build = json.dumps(instruction, ensure_ascii=False)[1:-1], Builder(most_members=MOST_PLACES)
     opened, inside, closed = build.literal(b'"'), build.literal(text.encode()), build.literal(b'"')
     assert opened is not None
     assert inside is not None
     assert closed is not None
     starts, ends = ({one.start() for one in form.finditer(text)} for form in (_STARTS, _ENDS))
+    words = words_of(json.loads(key)) if key else ()
+    mentions = [next(_mentions(key, text), None)] if key else []
+    if mentions == [None]:
+        mentions = [re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) for word in words]
+    for mention in mentions:
+        starts -= set(range(*mention.span())) if mention else set()
     if quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]:
         starts, ends = {one.start(1) for one in quoted}, {one.end(1) for one in quoted}
     at = inside[0]
