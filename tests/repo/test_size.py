@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_660,
-    "operations": 3_620,
+    "operations": 3_650,
     "trace": 650,
     "distributed": 640,
     "cli": 5_300,
