@@ -48,6 +48,8 @@ def language(record: str, instruction: str) -> Dfa:
         ("Set debug to false", "true", "false", True),
         ("Clear the note and the name.", '"Ada Byron"', "null", True),
         ("Remove debug.", ',"debug":true', "", True),
+        ("Remove debug but keep the port.", ',"debug":true', "", True),
+        ("Remove debug but keep the port.", ',"port":8080', "", False),
         ("Take the port out.", ',"port":8080', "", True),
         ("Rename port to gate.", '"port":8080', '"gate":8080', True),
         ("Rename port to gate.", "8080", '"gate"', False),

@@ -66,7 +66,8 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     comma = ", " if colon == ": " else ","
     build, clauses, values = Builder(limits), _clauses(members, instruction), dict[str, _Values]()
     renames = _RENAMING.search(instruction)
-    removes = REMOVING.search(instruction) and not _EXCEPTING.search(instruction)
+    kept = _EXCEPTING.search(instruction)
+    removing = instruction[: kept.start() if kept else None] if REMOVING.search(instruction) else ""
     only_renames = _ONLY_RENAMING.fullmatch(instruction)
 
     def literal(text: str) -> Part:
@@ -94,7 +95,7 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
             assert part is not None
             build.link(at, part[0])
             build.link(part[1], behind)
-        if key in clauses and removes:
+        if key in clauses and (any(_mentions(key, removing)) if kept else removing):
             build.link(first, nothing)
             build.link(more, behind)
         first, more = nothing, behind
