@@ -89,7 +89,7 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     for key, value in members.items():
         nothing, behind, clause = build.state(), build.state(), clauses.get(key)
         others = EMPTY if clause is None or only_renames else stated(clause).instead_of(key, value)
-        names = EMPTY if clause is None or not renames else stated(clause).names
+        names = EMPTY if clause is None or not (renames and any(_mentions(key, clause))) else stated(clause).names
         for at, comma_first in ((first, literal("")), (more, literal(comma))):
             part = build.then(comma_first, member(key, value, others, names))
             assert part is not None

@@ -43,13 +43,15 @@ _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
 _ADDED = re.compile(r"^(\s*add (?:an? |the )?[\w.-]+)=", re.IGNORECASE)
-_LOUD = re.compile(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+")
+_LOUD = r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+"
 """A key in capitals that is none yet."""
+_VALUED = re.compile(r"(?: to |=|: | is | be | by | with )(?:(?![.,;] | and ).)*$", re.IGNORECASE)
+"""Behind this stands a value, whose capitals are its own."""
 _VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear|change|make|update|replace|put|use)\b", re.IGNORECASE)
 """It was taught these with a capital, and a point at the end."""
 _WHAT = r"[\w-]+(?: (?!and\b|to\b|on\b|off\b)[\w-]+){0,3}"
 _SWITCHING = re.compile(
-    rf"\b(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
+    rf"(?:^|(?<=[.,;] )|(?<= and )|(?<=please ))(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
     rf"|(?:turn|switch) (?:the )?(?P<named>{_WHAT}) (?P<how>on|off)"
     rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))",
     re.IGNORECASE,
@@ -94,8 +96,7 @@ class Record:
             asked = re.sub(place, "", asked, flags=re.IGNORECASE)
         if self._is_loud:
             names = "|".join(re.escape(one.name) for one in self.shown.values())
-            asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)", lambda found: found[0].lower(), asked)
-            asked = _LOUD.sub(lambda found: found[0].lower(), asked)
+            asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)|{_LOUD}", _small_where_named, asked)
         asked = _ADDED.sub(r"\1: ", asked)
         verb = _VERB.match(asked)
         return asked if verb is None else verb[0].capitalize() + asked[verb.end() :].rstrip(".") + "."
@@ -264,6 +265,10 @@ class _Change:
     lines: tuple[str | Member, ...]
     wanted: Mapping[str, Any]
     gone: set[str]
+
+
+def _small_where_named(found: re.Match[str]) -> str:
+    return found[0] if _VALUED.search(found.string[: found.start()]) else found[0].lower()
 
 
 def record_of(text: str, instruction: str) -> Record | None:
