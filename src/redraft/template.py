@@ -39,6 +39,13 @@ MOST_BITS = 2**16
 
 MOST_ITERATED = 2**18
 """Entries of a list, or characters of a text, that are sorted or put into groups, which has no clock."""
+MOST_UNIQUE = 2**12
+"""Entries of a list of which each is looked up among the others: all may have one hash."""
+MOST_STRIPPED, MOST_SEARCHED = 2**8, 2**26
+"""Characters of a set that is stripped, and of a text times of what is looked for from its end: each of the one is
+compared with each of the other, without a clock."""
+STRIPPING = ("strip", "lstrip", "rstrip", "trim")
+SEARCHING = ("rfind", "rindex", "rsplit", "rpartition")
 ITERATING = ("dictsort", "groupby", "max", "min", "sort", "sum", "unique")
 NO_FILTERS = ("batch", "center", "format", "pprint", "slice", "urlize", "wordwrap", "xmlattr")
 NO_METHODS = frozenset(
@@ -98,8 +105,8 @@ class ChatTemplate:
             raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
         except RecursionError:
             raise TextError(f"{name} nests too deep; correct the template") from None
-        except SyntaxError as error:  # Python's, of what the template becomes
-            raise TextError(f"{name}: {error.msg}; correct the template") from None
+        except (SyntaxError, ValueError, MemoryError) as error:  # Python's, of what the template becomes
+            raise TextError(f"{name}: {str(error) or 'too much for Python'}; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         _RENDERING.until, _RENDERING.left = time.monotonic() + MOST_RENDER_SEC, MOST_MADE
@@ -140,8 +147,11 @@ class _Rendering(threading.local):
 _RENDERING = _Rendering()
 
 
-def _tick() -> None:
-    """In every round of a loop and every call of a macro."""
+def _tick(*, is_running: bool = False) -> None:
+    """In every round of a loop and every call of a macro. What has to be running is not done while jinja2 compiles:
+    there it would be without clock and account."""
+    if is_running and _RENDERING.until == float("inf"):
+        raise _RefusedError("it is being compiled")
     if time.monotonic() > _RENDERING.until:
         raise _RefusedError(f"it takes more than {MOST_RENDER_SEC:g} seconds")
 
@@ -192,8 +202,12 @@ def _checked(step: str, value: Any, given: tuple[Any, ...], named: Mapping[str, 
     if any(abs(one) > MOST_BITS for one in numbers):
         raise _RefusedError(f"a number for {step} in it is too large")
     if step in ITERATING and hasattr(value, "__len__"):
-        _refuse(len(value) * (MOST_RENDERED // MOST_ITERATED), "list")
+        _refuse(len(value) * (MOST_RENDERED // (MOST_UNIQUE if step == "unique" else MOST_ITERATED)), "list")
     texts = [_weight(one) for one in (*given, *named.values())]
+    if step in STRIPPING and max(texts, default=0) > MOST_STRIPPED:
+        raise _RefusedError(f"a set of characters for {step} in it is too large")
+    if step in SEARCHING and len(value) * max(texts, default=0) > MOST_SEARCHED:
+        raise _RefusedError(f"a text for {step} in it is too large")
     if step == "replace":
         _refuse(len(str(value)) + str(value).count(str(given[0]) if given else "") * max(texts, default=0), step)
     elif step == "join":
@@ -206,7 +220,7 @@ def _checked(step: str, value: Any, given: tuple[Any, ...], named: Mapping[str, 
     elif step == "indent":
         _refuse((str(value).count("\n") + 1) * max([4, *numbers, *texts]) + len(str(value)), step)
     elif step in ("string", "tojson"):
-        _refuse(_weight(value) * (1 + max([0, *numbers])), step)
+        _refuse(_weight(value) * (1 + max([0, *numbers, *texts])), step)
     elif step == "sum" and not isinstance(named.get("start", given[1] if len(given) > 1 else 0), int | float):
         raise _RefusedError("a sum of something else than numbers is not available")
     return value
@@ -218,7 +232,7 @@ def _as_filter(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(run)
     def bounded(*given: Any, **named: Any) -> Any:
-        _tick()
+        _tick(is_running=True)
         value = _checked(name, given[ahead], given[ahead + 1 :], named)
         return _counted(run(*given[:ahead], value, *given[ahead + 1 :], **named))
 
@@ -230,7 +244,7 @@ def _as_test(run: Callable[..., bool]) -> Callable[..., bool]:
 
     @wraps(run)
     def bounded(*given: Any, **named: Any) -> bool:
-        _tick()
+        _tick(is_running=True)
         return run(*given, **named)
 
     return bounded
@@ -337,14 +351,14 @@ def _sandbox() -> Any:
     environment.filters = {name: _as_filter(name, run) for name, run in kept.items()}
     environment.tests = {name: _as_test(run) for name, run in environment.tests.items()}
     environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = _now
     return environment
 
 
 def _check_binop(operator: str, left: Any, right: Any) -> None:
     """Refuse an operation that makes much of little."""
     _tick()
-    sizes = [len(part) if hasattr(part, "__len__") else abs(part) for part in (left, right)]
+    sizes = [_size(part) for part in (left, right)]
     bits = sum(part.bit_length() for part in (left, right) if isinstance(part, int))
     if operator == "**" and (bits > 64 + 17 or sizes[0] > 2**16 or sizes[1] > 64):
         raise _RefusedError("a power in it is too large")
@@ -355,9 +369,21 @@ def _check_binop(operator: str, left: Any, right: Any) -> None:
     if operator == "+" and any(hasattr(part, "__len__") for part in (left, right)):
         _refuse(sum(sizes), "text")
     if operator == "%" and isinstance(left, str):
-        if re.search(r"%[^a-z%]*(\d{5}|\*)", left):
+        if re.search(r"\d{5}|%[^a-zA-Z%(]*\*", left):
             raise _RefusedError("a format in it is too wide")
         _refuse(len(left) + left.count("%") * (10**4 + _weight(right)), "format")
+
+
+def _size(value: Any) -> float:
+    """Of one side of an operation."""
+    return len(value) if hasattr(value, "__len__") else abs(value) if isinstance(value, int | float) else 1
+
+
+def _now(form: str) -> str:
+    """What transformers calls `strftime_now`; each field may have a width."""
+    if len(form) > MOST_STRIPPED or re.search(r"\d{3}", form):
+        raise _RefusedError("a form of a date in it is too long or too wide")
+    return datetime.now().strftime(form)
 
 
 def _raise(message: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.helpers import Shell
 
 from redraft.__main__ import main
 from redraft.cli.connect import TOOLS
+from redraft.weights.source import locate
 
 Captured = pytest.CaptureFixture[str]
 
@@ -114,6 +116,14 @@ def test_doctor_sees_a_port_that_is_taken_and_a_model_that_is_not_there(capsys: 
     reported = capsys.readouterr().out
     assert "WRONG port" in reported
     assert "WRONG model: no model '/nowhere'\n      give 'nano' or 'nano-sudoku', an existing folder" in reported
+
+
+def test_doctor_tries_the_chat_template(tmp_path: Path, capsys: Captured) -> None:
+    """It said that all was well, and every conversation failed."""
+    shutil.copytree(locate("nano"), tmp_path / "nano")
+    (tmp_path / "nano" / "chat_template.jinja").write_text("{% if %}")
+    assert main(["doctor", "--model", str(tmp_path / "nano")]) == 1
+    assert "chat_template.jinja, line 1" in capsys.readouterr().out
 
 
 def test_doctor_goes_on_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

@@ -56,9 +56,41 @@ def language(record: str, instruction: str) -> Dfa:
         ("Add city Rome.", "}", ',"city":"Rome"}', True),
         ("Add age 36.", "}", ',"age":36}', True),
         ("Add age 36.", "}", ',"port":36}', False),  # there is one
-        ("Set port to 1 and code to 2.", "8080", "1", True),
-        ("Set port to 1 and code to 2.", "8080", "2", False),  # that is the other's clause
-        ("Set name to Ada and Bob. Set port to 1", "Ada Byron", "Ada and Bob", True),
+        ("Set port to 1 and debug to false.", '8080,"debug":true', '1,"debug":false', True),
+        ("Set port to 1 and debug to false.", "8080", "1", False),  # what is set is not what it was
+        ("Set port to 1 and note to 2.", '8080,"debug":true,"note":null', '2,"debug":true,"note":2', False),
+        ("Set name to Ada and Bob. Set note to 1", "Ada Byron", "Ada and Bob", False),
+        ("Set name to Ada and Bob. Drop port", '"Ada Byron","port":8080', '"Ada and Bob"', True),
+        ("Set name to Ada and Bob. Drop port", '"Ada Byron","port":8080', '"Ada"', False),
+        ("Set name to Head of Sales at Acme Inc.", "Ada Byron", "Head of Sales at Acme Inc.", True),
+        ("Set name to Head of Sales at Acme Inc.", "Ada Byron", "Head of Sales", False),
+        ("Set name to Bob in the code", "Ada Byron", "Bob", True),
+        ("Set name to Bob, please", "Ada Byron", "Bob", True),
+        ("Set name to Nuts, bolts and nails", "Ada Byron", "Nuts", False),
+        ("Set name to Remove all", "Ada Byron", "Remove all", True),
+        ("Set name to Remove all", '"name":"Ada Byron",', "", False),
+        ("Set name to Add two numbers", '"Ada Byron"', '"Add two numbers","two":"numbers"', False),
+        ("Set port to eighty", "8080", "80", True),
+        ("Set port to eighty", "8080", '"eighty"', False),
+        ("Set port to 9000 instead of 8080", "8080", "9000", True),
+        ("Set port to 9000 instead of 8080", '"port"', '"9000"', False),
+        ("Remove debug and note.", ',"debug":true', "", False),
+        ("Remove debug and note.", ',"debug":true,"note":null', "", True),
+        ("Remove name, debug and note.", '"name":"Ada Byron",', "", False),
+        ("Use port 9000", "8080", "9000", True),
+        ("Use 9 ports", "8080", '"9 ports"', False),
+        ("Don't set port to 4000", "8080", "4000", False),
+        ("Make sure port is not 8080", "8080", '"sure"', False),
+        ("port must stay 3000", "8080", '"stay 3000"', False),
+        ("delete everything except name", "Ada Byron", "except name", False),
+        ("Set port to the value of code", "8080", '"the value of code"', False),
+        ("Set port to 1 minute", "8080", "1", False),
+        ("Change the code field to name --CI", "0042", "name --CI", True),
+        ("Change the code field to name --CI", "Ada Byron", "--CI", False),
+        ("Add Bob to the name", "Ada Byron", "Bob", False),
+        ("Set `name` to Ann", "Ada Byron", "Ann", True),
+        ("Set name to Ann and city to Oslo", "Ada Byron", "Ann and city to Oslo", False),
+        ("Set name to port authority and port to 1", 'Ada Byron","port":8080', 'port authority","port":1', True),
     ],
 )
 def test_an_edit_is_what_the_instruction_can_make(instruction: str, before: str, after: str, is_in: bool) -> None:
@@ -98,7 +130,7 @@ SAID = st.sampled_from(
 
 
 @given(st.dictionaries(ODD, ODD, min_size=1, max_size=4), SAID, ODD, st.booleans(), st.data())
-def test_whatever_keys_and_instructions_are_nothing_may_change(
+def test_whatever_keys_and_instructions_are_something_is_in_it(
     record: dict[str, str], said: str, odd: str, loud: bool, data: st.DataObject
 ) -> None:
     """Keys that end in a backslash were an exception."""
@@ -107,7 +139,8 @@ def test_whatever_keys_and_instructions_are_nothing_may_change(
     for text in (form.upper() if loud else form for form in forms):
         found = record_of(text, said.format(key.upper() if loud else key, odd))
         if found is not None:
-            assert language(found.text, found.asked(said.format(key, odd))).matches(found.text.encode())
+            dfa = language(found.text, found.asked(said.format(key, odd)))
+            assert dfa.matches(found.text.encode()) or (said.startswith(("set", "remove", "{}")) and not dfa.is_empty)
 
 
 @pytest.mark.parametrize(

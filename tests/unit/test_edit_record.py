@@ -405,8 +405,18 @@ def test_exponents_without_end_and_merged_keys_are_no_work(text: str, answer: st
 
 def test_an_instruction_out_of_reach_is_refused() -> None:
     """A text over the context was revised in 42 pieces, for minutes, none of which saw the instruction."""
+    text = json.dumps({"a": ["ab, " * 1000]})
     with pytest.raises(RequestError, match="the model's context is"):
-        redraft.load("nano").edit("ab, " * 1000, (0, 4000), instruction="Set a to b.")
+        redraft.load("nano").edit(text, (0, len(text)), instruction="Set a to b.")
+
+
+@pytest.mark.parametrize("form", ["{}={}", "{}: {}"])
+def test_a_record_that_a_canvas_has_no_room_for_is_shown_in_part(form: str) -> None:
+    """Eight members of 210 tokens were replaced by nonsense, since the whole record had no room."""
+    text = "\n".join([form.format(f"SETTING_{i}", "postgres://app:secret@db.internal:5432/shop") for i in range(8)])
+    text += "\n" + form.format("LEVEL", "INFO")
+    done = redraft.load("nano").edit(text, (0, len(text)), instruction="Set LEVEL to WARNING", seed=1)
+    assert done.text == text.replace("INFO", "WARNING")
 
 
 @pytest.mark.parametrize(

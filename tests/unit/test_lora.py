@@ -118,6 +118,10 @@ def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path) -> None:
     for key, value, match in [
         ("peft_type", "IA3", "peft_type is 'IA3'"),
         ("use_dora", True, "use_dora is True"),
+        ("use_qalora", True, "use_qalora is True"),
+        ("alora_invocation_tokens", [1], "alora_invocation_tokens is"),
+        ("layer_replication", [[0, 2]], "layer_replication is"),
+        ("init_lora_weights", "pissa", "init_lora_weights is 'pissa', which changes the model"),
         ("r", 0, "r is 0; it must be a number above 0"),
         ("lora_alpha", 10**400, "it must be a number above 0"),
         ("modules_to_save", ["lm_head"], "modules_to_save"),

@@ -152,14 +152,47 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == printed
 
 
-@pytest.mark.parametrize(("text", "printed"), [('{"a":"x","qty":2}', False), ("some words", True), ("port: 80", False)])
-def test_lines_that_are_no_record_are_said_to_be_beyond_nano(
-    text: str, printed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
+@pytest.mark.parametrize("text", ['{"a":"x","qty":2}', "port: 80"])
+def test_an_edit_of_a_record_is_not_said_to_be_beyond_nano(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     monkeypatch.setattr(common, "at_a_terminal", lambda: True)
     (tmp_path / "a").write_text(f"{text}\n")
     said = shell(["edit", f"{tmp_path / 'a'}:1", "--seed", "1", "--instruction", "Set qty to 5.", "--threads", "1"]).err
-    assert (common.BOUNDS["nano"] in said) == printed
+    assert common.BOUNDS["nano"] not in said
+
+
+PEM = 'PORT=3000\nKEY="-----BEGIN KEY-----\nMIIBVgIBADANBg\nkqhkiG9w0BAQ\n-----END KEY-----"\nDEBUG=false\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "some words\n",
+        PEM,
+        "flask==2.2.0\nrequests>=2.31\n",
+        "FROM python:3.12\nENV PORT=80\nCMD run\n",
+        "server {\n  listen 80;\n}\n",
+        '{"who":"Ada","qty":7}\n{"who":"Bo","qty":3}\n',
+        '<a>\n  <b port="80"/>\n</a>\n',
+    ],
+)
+def test_nano_edits_no_other_lines(text: str, tmp_path: Path, shell: Shell) -> None:
+    """They were replaced by letters of nonsense, and written."""
+    (tmp_path / "a").write_text(text)
+    words = [
+        "edit",
+        str(tmp_path / "a"),
+        "--seed",
+        "1",
+        "--instruction",
+        "Set PORT to 4000",
+        "--write",
+        "--threads",
+        "1",
+    ]
+    assert "nor one record" in shell(words, code=2).err
+    assert (tmp_path / "a").read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ NOTHING, ONE, SHARDS = (lambda _: None), (lambda folder: save_file({"a": A, "b":
         (SHARDS, lambda folder: write_index(folder, {"a": 1, "b": 2}), r"holds 1 tensors .*: c"),
         *(
             (NOTHING, index_of(shard), r"must be a \.safetensors file beside it")
-            for shard in ("../model.safetensors", "/etc/passwd", "weights.bin", 7)
+            for shard in ("a" * 5000 + ".safetensors", "../model.safetensors", "/etc/passwd", "weights.bin", 7)
         ),
     ],
 )

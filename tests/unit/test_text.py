@@ -446,6 +446,17 @@ def test_a_text_too_long_for_the_model_is_refused_before_it_is_tokenized(text: T
         "{{ ('ab ' * 5000000) | groupby(0) | list }}",
         "{{ ('ab' * 8000000) | map('length') | sum }}",
         "{{ ([1] * 900000) | sort(attribute='a,b,c') | length }}",
+        *(  # each character of the one was compared with each of the other, in which nothing else runs
+            f"{{{{ ('b' * 8000000){step}('a' * 7000000 ~ 'b') | length }}}}"
+            for step in (".strip", ".lstrip", ".rstrip", ".rfind", ".rindex", ".rsplit", ".rpartition", " | trim")
+        ),
+        "{{ ('2305843009213693951 ' * 99999).split() | map('int') | unique | list | length }}",
+        "{% set d = {'a': 1} %}{{ ('%(a)2000000000d' % d) | length }}",
+        "{{ '%*d' % (2000000000, 1) }}",
+        "{{ [[1] * 999] | tojson(indent='a' * 9999999) | length }}",
+        "{{ strftime_now('%255Y' * 2000000) | length }}",
+        "{{ strftime_now('%99999999Y') | length }}",
+        "{{ 'a' | indent(60000, true) | replace(' ', 'b' | indent(270, true)) }}" * 60,  # while it was compiled
     ],
 )
 def test_an_endless_template_ends(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,6 +470,21 @@ def test_an_endless_template_ends(tmp_path: Path, body: str, monkeypatch: pytest
         read_text(folder, build_config()).chat(CONVERSATIONS[0])
     assert peak_here_mib() - before < 700
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "body", ["{{ " + "1" * 5000 + " }}", "{% if 1 %}a" + "{% elif 1 %}a" * 8000 + "{% endif %}", "{% if %}"]
+)
+def test_a_template_that_python_does_not_take_is_named(tmp_path: Path, body: str) -> None:
+    """It was an internal error, and a check of the checkpoint found nothing wrong with it."""
+    read = read_text(write_checkpoint(tmp_path, template=body), build_config())
+    with pytest.raises(TextError, match=r"chat_template\.jinja"):
+        read.chat(CONVERSATIONS[0])
+
+
+def test_a_format_takes_none_and_stars(tmp_path: Path) -> None:
+    body = "{{ '**%s** %s %(a)s' % ('x', none) if false else '**%s** %s' % ('x', none) }}"
+    assert read_text(write_checkpoint(tmp_path, template=body), build_config()).render([]) == "**x** None"
 
 
 @pytest.mark.parametrize("step", ["n.l + [m]", "messages[loop.index0:] | selectattr('role') | list"])

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import signal
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
@@ -644,6 +645,17 @@ def test_a_state_whose_parts_are_others_is_refused(
 ) -> None:
     """It ended in an internal error, or trained from step -5 on."""
     torch.save(torch.load(trained / FILE, weights_only=True) | change, tmp_path / FILE)
+    with pytest.raises(RecipeError, match="is damaged"):
+        train(recipe, tmp_path)
+
+
+def test_a_state_with_one_bit_flipped_is_refused(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
+    """It was taken up without a word, and the damage went into the checkpoint."""
+    state = bytearray((trained / FILE).read_bytes())
+    with zipfile.ZipFile(trained / FILE) as parts:
+        numbers = parts.read(max(parts.infolist(), key=lambda part: part.file_size))
+    state[state.index(numbers) + len(numbers) // 2] ^= 0x40
+    (tmp_path / FILE).write_bytes(state)
     with pytest.raises(RecipeError, match="is damaged"):
         train(recipe, tmp_path)
 

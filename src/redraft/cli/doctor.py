@@ -175,6 +175,8 @@ def _model(name: str) -> Iterator[Finding]:
         config = read_config(folder)
         text = read_text(folder, config)
         open_source(folder)
+        if text.has_template:
+            text.chat([{"role": "user", "content": "hello"}])
         size = sum(path.stat().st_size for path in folder.glob("*") if path.suffix in (".safetensors", ".gguf"))
     except RedraftError as error:
         yield Finding("model", "wrong", *str(error).rsplit("; ", 1))

@@ -39,15 +39,11 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, revise, print, write."""
-    from redraft.operations.edit_record import record_of
-
     source = read_lines(arguments.place, to_write=arguments.write, may_be_whole=arguments.instruction is not None)
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     constraint = gap_constraint(arguments)
-    span = source.data[slice(*source.spans[0])]
-    is_record = (span.startswith(b"{") and b"\n" not in span) or record_of(span.decode(), arguments.instruction or "")
-    say_bounds(arguments, "Edit:" if arguments.instruction is not None and is_record else None)
+    say_bounds(arguments, None if arguments.instruction is None else "Edit:")
     engine = load_engine(arguments)
     with traced(engine, arguments, "edit") as engine:
         done = engine.edit(

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from redraft import prompts
-from redraft.constraints.compile.automaton import Compiled, Dfa, intersect
+from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect
 from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import PREPARING, CompileLimits
 from redraft.constraints.compile.regex import whole_match
@@ -40,7 +40,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.edit_language import edited
-from redraft.operations.edit_record import record_of
+from redraft.operations.edit_record import MOST_MEMBERS, Record, record_of
 from redraft.operations.formats import is_of, judge_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
@@ -52,6 +52,10 @@ KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 ROOM = 48
 """Tokens by which a rewritten span may grow if nothing else is said."""
+NO_RECORD = (
+    "the lines are no keys and values, nor one record, which is all that this model can edit by an instruction;"
+    " give one line or record of it, as FILE:8, or load a larger model"
+)
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 
@@ -233,35 +237,69 @@ def _rewritten(
     return found if len(encode(after, bos=False)) <= most else None
 
 
-def _edited(engine: Core, record: str, instruction: str) -> Language | None:
-    """What an instruction can make of a record; None where that cannot be held."""
-    source = edited(record, instruction)
+class _Possible(NamedTuple):
+    """What an instruction can make of a record: the one text that it can, or a language of several."""
+
+    sole: str | None
+    language: Language | None
+
+
+def _possible(engine: Core, record: str, instruction: str) -> _Possible:
+    """Neither where that cannot be held."""
+    source, found = edited(record, instruction), list[Compiled]()
+
+    def compiled(limits: CompileLimits) -> Compiled:
+        found.append(source.compile(limits) if source is not None else Compiled(EMPTY))
+        return found[-1]
+
     with suppress(ConstraintError):
-        return None if source is None else ready(source, engine.vocabulary)
-    return None
+        if source is not None:
+            language = ready(replace(source, compile=compiled), engine.vocabulary)
+            sole = found[0].dfa.sole
+            return _Possible(None if sole is None else sole.decode(), language)
+    return _Possible(None, None)
+
+
+def _shown_record(engine: Core, lines: str, instruction: str, room: int) -> Record | None:
+    """The record that lines are, with as many of its members as a canvas has room for."""
+    most = MOST_MEMBERS
+    while (record := record_of(lines, instruction, most)) is not None and most > 1:
+        if len(engine.text.encode(record.text, bos=False)) + room + WIDTH_STEP <= engine.config.model.canvas_length:
+            break
+        most //= 2
+    return record
 
 
 def _in_lines(
     engine: Core, shown: Sequence[str], instruction: str, room: int, left: Callable[[], Options]
 ) -> _Span | None:
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
-    are settings of another kind; None if the span is something else."""
+    are settings of another kind; None if the span is a part of a line, or an object on one that is no such record.
+
+    Raises RequestError for other lines.
+    """
     lead = shown[0].rpartition("\n")[2]
     before = shown[0][: len(shown[0]) - len(lead)]
     ends = not shown[2].partition("\n")[0].strip()
     if not ends or lead.strip("\ufeff \t"):
         return None
+    as_it_was = _Span(shown[1], 0, 0, False)
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
-        record = record_of(lead + shown[1], instruction)
+        record = _shown_record(engine, lead + shown[1], instruction, room)
+        if record is None and _object_text(one_line=True).matches(shown[1].encode()):
+            return None
+        if record is None and ("\n" not in "".join(shown).strip() or judge_of("".join(shown)) is None):
+            raise RequestError(NO_RECORD)
         asked = instruction if record is None else record.asked(instruction)
-        language = None if record is None else _edited(engine, record.text, asked)
-        is_settings = record is None and "\n" in "".join(shown).strip() and judge_of("".join(shown)) is not None
+        possible = _Possible(None, None) if record is None else _possible(engine, record.text, asked)
     if record is None:
-        return _Span(shown[1], 0, 0, False) if is_settings else None
-    alone = ["", record.text, ""]
-    made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, language)
+        return as_it_was
+    made: _Span | None = _Span(possible.sole or "", 0, 0, False)
+    if possible.sole is None:
+        alone = ["", record.text, ""]
+        made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, possible.language)
     if made is None:
-        return None
+        return as_it_was
     with PREPARING.turn(secrets.token_hex(), counted=False):
         after = record.after(made.text, before, shown[2])
     return made._replace(text=after.removeprefix(lead) if after is not None and after.startswith(lead) else shown[1])

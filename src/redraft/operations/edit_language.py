@@ -12,16 +12,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from itertools import pairwise
 
-from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, subtract
+from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.language import Source
-from redraft.operations.edit_member import shared, words_of
+from redraft.numerals import spelled
+from redraft.operations.edit_clauses import (
+    CUTS,
+    SHORTENED,
+    clauses_of,
+    mentions,
+    removals_of,
+    rest_of,
+    setting_of,
+    stays,
+    value_ends,
+)
+from redraft.operations.edit_member import words_of
 
 REMOVING = re.compile(
     r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut|out)\b", re.IGNORECASE
@@ -29,9 +40,6 @@ REMOVING = re.compile(
 """One of these words takes a key away."""
 _RENAMING = re.compile(r"\b(?:rename|call|name|instead)", re.IGNORECASE)
 _ONLY_RENAMING = re.compile(r"(?:please )?rename (?:(?! and |[.,;] ).)*", re.IGNORECASE | re.DOTALL)
-_CUTS = re.compile(r"[.;]\s+(?:and\s+)?|,?\s+and\s+|,\s+", re.IGNORECASE)
-_BEFORE_KEY = re.compile(r"(?:(?:set|change|make|turn|add|remove|drop|rename) )?(?:the )?", re.IGNORECASE)
-"""Between a comma and a key that begins a clause."""
 _EXCEPTING = re.compile(r"\b(?:everything|all|but|except|only|keep)\b", re.IGNORECASE)
 _CLEARING = re.compile(r"\b(?:null|none|nothing|no|empty|clear|forget|blank|unset|reset|unknown)\b", re.IGNORECASE)
 _CHOOSING = re.compile(r"\b(?:true|false|yes|no|not|on|off|en|dis|(?:de)?activate)", re.IGNORECASE)
@@ -48,6 +56,16 @@ _ENDS = re.compile(
 )
 """Behind no point that ends a sentence."""
 
+_NAMES = whole_match('"[^,;"]*"')
+_LIKE_NUMBERS = whole_match(r'"(?:[^ "]*|[^a-z"][^"]*)"')
+_UNIT = re.compile(r"\s*(?:minutes?|hours?|days?|weeks?|k|[kKMG]i?B|thousand|million)\b")
+"""A number before it counts something else than the one that was there, perhaps."""
+_SWITCHED = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
+_SPELLED = {spelled(number): str(number) for number in range(101)}
+_EMPTY_WORDS = re.compile(
+    r"\b(?:to|except|sure|with|as|be|by|is|of|and|or|from|not|but|for|in|on|at|its?|that|this|so|please|stay)(?![\w-])"
+)
+"""No value begins with one, unless the instruction says where it does."""
 
 MOST_PLACES = 8_000
 """Places of an instruction in which a value may stand, summed over all that can be begun: one that repeats itself."""
@@ -64,11 +82,16 @@ def edited(record: str, instruction: str) -> Source | None:
 
 def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: CompileLimits) -> Compiled:
     comma = ", " if colon == ": " else ","
-    build, clauses, values = Builder(limits), _clauses(members, instruction), dict[str, _Values]()
+    build, clauses, values = Builder(limits), clauses_of(members, instruction), dict[str, _Values]()
     renames = _RENAMING.search(instruction)
     kept = _EXCEPTING.search(instruction)
     removing = instruction[: kept.start() if kept else None] if REMOVING.search(instruction) else ""
     only_renames = _ONLY_RENAMING.fullmatch(instruction)
+    settings = {key: clause for key, clause in clauses.items() if setting_of(key, clause) and not stays(key, clause)}
+    removals = removals_of(clauses)
+    rest = rest_of(settings | removals, members, instruction)
+    if not rest:  # then nothing else changes
+        clauses = settings | removals
 
     def literal(text: str) -> Part:
         return build.literal(text.encode())
@@ -79,7 +102,9 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
         return values[clause]
 
     def member(key: str, value: str, others: Dfa, names: Dfa) -> Part:
-        forms = [(literal(key + colon), literal(value)), (literal(key + colon), build.embed(others))]
+        forms = [(literal(key + colon), build.embed(others))]
+        if key not in settings or forms[0][1] is None:  # what it is set to is no longer what it was
+            forms.append((literal(key + colon), literal(value)))
         return build.either(build.then(*form) for form in [*forms, (build.embed(names), literal(colon + value))])
 
     opened, closed = literal("{"), literal("}")
@@ -88,63 +113,32 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     first, more = opened[1], build.state()  # where nothing stands yet, and behind a member
     for key, value in members.items():
         nothing, behind, clause = build.state(), build.state(), clauses.get(key)
-        others = EMPTY if clause is None or only_renames else stated(clause).instead_of(key, value)
-        names = EMPTY if clause is None or not (renames and any(_mentions(key, clause))) else stated(clause).names
-        for at, comma_first in ((first, literal("")), (more, literal(comma))):
+        is_fixed = clause is None or only_renames or stays(key, clause)
+        others = EMPTY if clause is None or is_fixed else stated(clause).instead_of(key, value)
+        names = (
+            stated(clause).names if clause and renames and key not in settings and any(mentions(key, clause)) else EMPTY
+        )
+        for at, comma_first in ((first, literal("")), (more, literal(comma))) if key not in removals else ():
             part = build.then(comma_first, member(key, value, others, names))
             assert part is not None
             build.link(at, part[0])
             build.link(part[1], behind)
-        if key in clauses and (any(_mentions(key, removing)) if kept else removing):
+        may_go = not is_fixed and key not in settings and (any(mentions(key, removing)) if kept else removing)
+        if may_go or key in removals:
             build.link(first, nothing)
             build.link(more, behind)
         first, more = nothing, behind
-    whole = stated(instruction)
-    new = build.then(
-        literal(comma), build.embed(whole.names), literal(colon), build.embed(whole.instead_of("", "null"))
-    )
     for before in (first, more):
         build.link(before, closed[0])
-    if new is not None and not only_renames:
-        build.link(more, new[0])
-        build.link(new[1], more)
+    if rest and not only_renames:
+        said = stated(rest)
+        new = build.then(
+            literal(comma), build.embed(said.names), literal(colon), build.embed(said.instead_of("", "null"))
+        )
+        if new is not None:
+            build.link(more, new[0])
+            build.link(new[1], more)
     return Compiled(build.finish((opened[0], closed[1])))
-
-
-def _clauses(members: Mapping[str, str], instruction: str) -> dict[str, str]:
-    """Of the members that an instruction speaks of, or of all if it speaks of none, the part of it that does: where it
-    has a part for each key that stands there whole, that part."""
-    left, spans = instruction, dict[str, int]()
-    for key in sorted(members, key=len, reverse=True):
-        found = [*_mentions(key, left)]
-        spans |= {key: found[0].start()} if found else {}
-        for one in found:
-            left = left[: one.start()] + " " * len(one[0]) + left[one.end() :]
-    said = words_of(left)
-    cuts, order, parts = [*_CUTS.finditer(instruction)], sorted(spans, key=lambda key: spans[key]), dict[str, str]()
-    between = [
-        [
-            cut
-            for cut in cuts
-            if spans[one] < cut.start() < spans[other]
-            and (cut[0].strip() != "," or _BEFORE_KEY.fullmatch(instruction, cut.end(), spans[other]))
-        ]
-        for one, other in pairwise(order)
-    ]
-    if all(between):  # a clause begins behind the last of them
-        begins = [0, *(several[-1].end() for several in between)]
-        ends = [*(several[-1].start() for several in between), len(instruction)]
-        parts = {key: instruction[begin:end] for key, begin, end in zip(order, begins, ends, strict=False)}
-    for key, value in members.items():
-        if key in spans or shared(json.loads(key), said) or shared(re.sub(r"\b\w\b", "", value), said):
-            parts.setdefault(key, instruction)
-    return parts or dict.fromkeys(members, instruction)
-
-
-def _mentions(key: str, text: str) -> Iterator[re.Match[str]]:
-    """Where a key stands in a text, with spaces for its underscores, perhaps."""
-    name = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(json.loads(key)))
-    return re.finditer(rf"(?<![\w.-]){name}(?![\w-])", text, re.IGNORECASE)
 
 
 class _Values:
@@ -152,20 +146,39 @@ class _Values:
 
     def __init__(self, clause: str, instruction: str, keys: Collection[str]) -> None:
         self._clause, self._keys = clause, keys
-        self.names = subtract(_parts(clause, keys), any_of(keys))
+        self.names = intersect(subtract(_parts(clause, keys), any_of(keys)), _NAMES)
         self._nothing = ["null"] if _CLEARING.search(instruction) else []
         self._choices = ["true", "false"] if _CHOOSING.search(instruction) else []
 
     def instead_of(self, key: str, value: str) -> Dfa:
         """Those in place of a value: numbers in quotes where a text was, else without, and nothing that begins where
         the key is named."""
-        choices = ["true", "false"] if value in ("true", "false") else self._choices
+        said = self._said(key, value)
+        if said is not None:
+            return any_of([said])
         texts, numbers = _parts(self._clause, self._keys, key), list[str]()
+        choices = ["true", "false"] if value in ("true", "false") else self._choices
         if not value.startswith('"'):
             texts, numbers = subtract(texts, whole_match(f'"{_NUMBER}"')), _NUMBERS.findall(self._clause)
+        if re.fullmatch(_NUMBER, value):  # a text in place of a number is a word, a name, or has a unit
+            one_number = len(numbers) == 1 and not CUTS.search(self._clause) and not setting_of(key, self._clause)
+            texts = EMPTY if one_number else intersect(texts, _LIKE_NUMBERS)
         build = Builder()
         parts = (texts, any_of(dict.fromkeys([*numbers, *self._nothing, *choices])))
         return build.finish(build.either(map(build.embed, parts)))
+
+    def _said(self, key: str, value: str) -> str | None:
+        """The number, or true or false, that the clause sets a key to that has such a value; None for another one."""
+        setting = setting_of(key, self._clause) if key and not value.startswith('"') else None
+        if setting is None:
+            return None
+        word = self._clause[setting.end() :].rstrip(" .!").lower()
+        if value in ("true", "false"):
+            return _SWITCHED.get(word)
+        found = _NUMBERS.match(self._clause, setting.end())
+        if found and _UNIT.match(self._clause, found.end()):
+            return value
+        return _SPELLED.get(word, found[0] if found else None)
 
 
 def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
@@ -177,11 +190,17 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
     assert inside is not None
     assert closed is not None
     starts, ends = ({one.start() for one in form.finditer(text)} for form in (_STARTS, _ENDS))
+    for one in SHORTENED.finditer(text):
+        ends = ends - {one.end()} | {one.end() + 1}
+    if setting := setting_of(key, text) if key else None:
+        starts, ends = starts & {setting.end(), setting.end() + 1}, ends & value_ends(key, keys, text, setting)
+    elif key:
+        starts -= {one.start() for one in _EMPTY_WORDS.finditer(text)}
     words = words_of(json.loads(key)) if key else ()
-    mentions = [next(_mentions(key, text), None)] if key else []
-    if mentions == [None]:
-        mentions = [re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) for word in words]
-    for mention in mentions:
+    named = [next(mentions(key, text), None)] if key else []
+    if named == [None]:
+        named = [re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) for word in words]
+    for mention in named:
         starts -= set(range(*mention.span())) if mention else set()
     if quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]:
         starts, ends = {one.start(1) for one in quoted}, {one.end(1) for one in quoted}

@@ -93,7 +93,7 @@ class Record:
         )
         if some := "|".join(heads & words_of(asked)):
             place = rf" (?:of|in|for|under|from|at) (?:the )?(?:{some})(?: section| service)?(?!\w)"
-            asked = re.sub(place, "", asked, flags=re.IGNORECASE)
+            asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
         if self._is_loud:
             names = "|".join(re.escape(one.name) for one in self.shown.values())
             asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)|{_LOUD}", _small_where_named, asked)
@@ -267,13 +267,17 @@ class _Change:
     gone: set[str]
 
 
+def _is_in_value(found: re.Match[str]) -> bool:
+    return bool(_VALUED.search(found.string[: found.start()]))
+
+
 def _small_where_named(found: re.Match[str]) -> str:
-    return found[0] if _VALUED.search(found.string[: found.start()]) else found[0].lower()
+    return found[0] if _is_in_value(found) else found[0].lower()
 
 
-def record_of(text: str, instruction: str) -> Record | None:
-    """The record that lines are, or that an object on one line is; None for lines of another kind, and where the
-    instruction leaves open which of two members of one name it means."""
+def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record | None:
+    """The record that lines are, or that an object on one line is, of which at most so many members are shown; None for
+    lines of another kind, and where the instruction leaves open which of two members of one name it means."""
     if len(text) > MOST_CHARACTERS or len(instruction) > MOST_SAID or _SURROGATE.search(text):
         return None
     joint = "\r\n" if "\r" in text else "\n"
@@ -292,8 +296,8 @@ def record_of(text: str, instruction: str) -> Record | None:
         lines.append(part if member is None else member)
     said = words_of(instruction)
     members = members_meant(lines, instruction)
-    if len(members) > MOST_MEMBERS:
-        likely = sorted(members, key=lambda i: -members[i].meant(said))[:MOST_MEMBERS]
+    if len(members) > most:
+        likely = sorted(members, key=lambda i: -members[i].meant(said))[:most]
         members = {i: members[i] for i in sorted(likely)}
     if not members:
         return None

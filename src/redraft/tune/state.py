@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -225,6 +226,9 @@ def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise TypeError("no regular file")  # a pipe would be waited for
+        with zipfile.ZipFile(path) as parts:  # torch reads what is in it without a look at its checksums
+            if (bad := parts.testzip()) is not None:
+                raise zipfile.BadZipFile(bad)
         saved = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() - {_ROWS, _RECIPE} != _SAVED:
             raise TypeError(f"holds a {type(saved).__name__}")

@@ -43,7 +43,12 @@ _FIXED: dict[str, object] = {
     "modules_to_save": None,
     "rank_pattern": {},
     "alpha_pattern": {},
+    "alora_invocation_tokens": None,  # a part that has effect behind these alone
+    "use_qalora": False,
+    "layer_replication": None,
 }
+_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
+"""How an adapter may have begun; by other ways it belongs to a base that was changed."""
 PARTS = ("attention", "mlp", "experts", "self_conditioning")
 
 
@@ -198,6 +203,11 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     for key, fixed in _FIXED.items():
         if found.get(key, fixed) not in (fixed, None):
             raise WeightsError(f"{folder}/{CONFIG}: {key} is {found[key]!r}; supported: {fixed!r}")
+    if found.get("init_lora_weights") not in _STARTS:
+        raise WeightsError(
+            f"{folder}/{CONFIG}: init_lora_weights is {found['init_lora_weights']!r}, which changes the model that the"
+            " adapter is for; convert it to a plain LoRA"
+        )
     for key in ("r", "lora_alpha"):
         value = found.get(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:

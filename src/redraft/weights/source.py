@@ -196,6 +196,10 @@ def _read_headers(folder: Path) -> dict[str, Stored]:
     raise WeightsError(f"{folder} has neither {SINGLE} nor {INDEX}; give a folder that holds a model's weights")
 
 
+MOST_FILE_NAME = 255
+"""Bytes that file systems take."""
+
+
 def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file name, from the index."""
     try:
@@ -209,8 +213,11 @@ def _read_index(path: Path) -> dict[str, str]:
         raise WeightsError(f"{path} has no weight_map; fetch the file again")
     for name, shard in weight_map.items():
         # A shard is a file of this folder: a path in the index would let a download point anywhere.
-        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise WeightsError(f"{path} puts {name} in {shard!r}; a shard must be a .safetensors file beside it")
+        is_file = isinstance(shard, str) and len(shard.encode(errors="replace")) <= MOST_FILE_NAME
+        if not is_file or Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise WeightsError(
+                f"{path} puts {name} in {str(shard)[:100]!r}; a shard must be a .safetensors file beside it"
+            )
     return weight_map
 
 

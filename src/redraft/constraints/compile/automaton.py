@@ -62,6 +62,20 @@ class Dfa:
         end = self.step(0, text)
         return end != NOWHERE and bool(self.accepts[end])
 
+    @property
+    def sole(self) -> bytes | None:
+        """The one text that it accepts; None if there are none or several. It has to be trimmed."""
+        bytes_of = np.bincount(self.class_of, minlength=self.table.shape[1])
+        ways = np.where(self.table != NOWHERE, bytes_of, 0).sum(axis=1) + self.accepts
+        if not len(self) or (ways != 1).any():
+            return None
+        text, state = bytearray(), 0
+        while not self.accepts[state]:
+            label = int(np.flatnonzero(self.table[state] != NOWHERE)[0])
+            text.append(int(np.flatnonzero(self.class_of == label)[0]))
+            state = int(self.table[state, label])
+        return bytes(text)
+
     def to_end(self) -> Ints:
         """Fewest bytes from each state to an accepting one; a large number where there is no way."""
         source, label = np.nonzero(self.table != NOWHERE)
