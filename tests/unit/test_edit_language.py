@@ -88,6 +88,24 @@ def language(record: str, instruction: str) -> Dfa:
         ("Change the code field to name --CI", "0042", "name --CI", True),
         ("Change the code field to name --CI", "Ada Byron", "--CI", False),
         ("Add Bob to the name", "Ada Byron", "Bob", False),
+        ("Rename port to gate and code to key.", '"0042"', '"key"', False),
+        ("Rename port to gate and code to key.", '"code"', '"key"', True),
+        (
+            "Set port to 1 and add city: Oslo",
+            '8080,"debug":true,"note":null,"code":"0042"',
+            '1,"debug":true,"note":null,"code":"0042","city":"Oslo"',
+            True,
+        ),
+        ("Set name to Dr. Ada King", "Ada Byron", "Dr", False),
+        ("Set name to Notes (2nd edition)", "Ada Byron", "Notes (2nd edition", False),
+        ("Set name to Notes (2nd edition)", "Ada Byron", "Notes (2nd edition)", True),
+        ("Set name to Hello; World", "Ada Byron", "Hello", False),
+        ("Set name to 'The Times'", "Ada Byron", "The Times", True),
+        ("Set name to 'The Times'", "Ada Byron", "The Times'", False),
+        ("Set code to ::1", "0042", ":1", False),
+        ("Set port to 9,090", "8080", '"9,090"', False),
+        ("Remove the byron section", '"name":"Ada Byron",', "", False),  # words of a value take no key away
+        ("Keep the port but set name to Ann", "Ada Byron", "Ann", True),
         ("Set `name` to Ann", "Ada Byron", "Ann", True),
         ("Set name to Ann and city to Oslo", "Ada Byron", "Ann and city to Oslo", False),
         ("Set name to port authority and port to 1", 'Ada Byron","port":8080', 'port authority","port":1', True),
@@ -140,7 +158,8 @@ def test_whatever_keys_and_instructions_are_something_is_in_it(
         found = record_of(text, said.format(key.upper() if loud else key, odd))
         if found is not None:
             dfa = language(found.text, found.asked(said.format(key, odd)))
-            assert dfa.matches(found.text.encode()) or (said.startswith(("set", "remove", "{}")) and not dfa.is_empty)
+            may_be_certain = said.startswith(("set", "remove", "add", "{}"))
+            assert dfa.matches(found.text.encode()) or (may_be_certain and not dfa.is_empty)
 
 
 @pytest.mark.parametrize(

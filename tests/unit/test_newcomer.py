@@ -174,6 +174,8 @@ PEM = 'PORT=3000\nKEY="-----BEGIN KEY-----\nMIIBVgIBADANBg\nkqhkiG9w0BAQ\n-----E
         "FROM python:3.12\nENV PORT=80\nCMD run\n",
         "server {\n  listen 80;\n}\n",
         '{"who":"Ada","qty":7}\n{"who":"Bo","qty":3}\n',
+        '[{"name":"a","qty":1},{"name":"b","qty":2}]',
+        '{"a": {"port": 80}, "b": {"port": 81}}',
         '<a>\n  <b port="80"/>\n</a>\n',
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from redraft.cli.common import Commands, command, load_engine, say_bounds
+from redraft.cli.common import Commands, command, load_engine, note, say_bounds
 from redraft.cli.file_lines import PLACE_HELP, read_lines
 from redraft.cli.flags import model_flags
 from redraft.cli.infill import gap_constraint, gap_flags, gap_options, show
@@ -55,5 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             constraint=constraint,
             options=gap_options(arguments),
         )
+    if done.left_out and done.after != done.before:
+        note(f"left as it was: {', '.join(done.left_out)}; say it in an edit of its own")
     details = {key: value for key, value in asdict(done).items() if key != "data"}
     return show(source, done.data, details, arguments, is_cut=done.finish == "deadline")

@@ -62,7 +62,8 @@ _REPLACES = 1  # last word of the counter: draws that no canvas makes
 @dataclass(frozen=True)
 class Edit:
     """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now.
-    `finish` is "deadline" where the time was up before every canvas had settled: `after` is then a draft."""
+    `finish` is "deadline" where the time was up before every canvas had settled: `after` is then a draft. `left_out`
+    are keys that the instruction speaks of and that stayed as they were."""
 
     data: bytes
     before: str
@@ -71,6 +72,7 @@ class Edit:
     forwards: int
     seed: int
     finish: FinishReason = "stop"
+    left_out: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -133,7 +135,7 @@ def edit(
     assert options.seed is not None
     data = outside[0] + made.text.encode() + outside[1]
     finish: FinishReason = "deadline" if made.is_cut else "stop"
-    return Edit(data, shown[1], made.text, made.canvases, made.forwards, options.seed, finish)
+    return Edit(data, shown[1], made.text, made.canvases, made.forwards, options.seed, finish, made.left_out)
 
 
 class _Span(NamedTuple):
@@ -143,6 +145,7 @@ class _Span(NamedTuple):
     canvases: int
     forwards: int
     is_cut: bool
+    left_out: tuple[str, ...] = ()
 
 
 def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
@@ -274,9 +277,7 @@ def _in_lines(
     engine: Core, shown: Sequence[str], instruction: str, room: int, left: Callable[[], Options]
 ) -> _Span | None:
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
-    are settings of another kind; None if the span is a part of a line, or an object on one that is no such record.
-
-    Raises RequestError for other lines.
+    are settings of another kind; None if the span is a part of a line. Raises RequestError for other lines.
     """
     lead = shown[0].rpartition("\n")[2]
     before = shown[0][: len(shown[0]) - len(lead)]
@@ -286,8 +287,6 @@ def _in_lines(
     as_it_was = _Span(shown[1], 0, 0, False)
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = _shown_record(engine, lead + shown[1], instruction, room)
-        if record is None and _object_text(one_line=True).matches(shown[1].encode()):
-            return None
         if record is None and ("\n" not in "".join(shown).strip() or judge_of("".join(shown)) is None):
             raise RequestError(NO_RECORD)
         asked = instruction if record is None else record.asked(instruction)
@@ -302,7 +301,10 @@ def _in_lines(
         return as_it_was
     with PREPARING.turn(secrets.token_hex(), counted=False):
         after = record.after(made.text, before, shown[2])
-    return made._replace(text=after.removeprefix(lead) if after is not None and after.startswith(lead) else shown[1])
+        left_out = record.left_out(asked, made.text)
+    if after is None or not after.startswith(lead):
+        return made._replace(text=shown[1])
+    return made._replace(text=after.removeprefix(lead), left_out=left_out)
 
 
 def _anything_before(rest: str, limits: CompileLimits) -> Compiled:

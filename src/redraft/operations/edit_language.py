@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
@@ -22,17 +22,14 @@ from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.language import Source
 from redraft.numerals import spelled
 from redraft.operations.edit_clauses import (
-    CUTS,
-    SHORTENED,
-    clauses_of,
+    APPENDING,
     mentions,
-    removals_of,
-    rest_of,
+    said_of,
     setting_of,
     stays,
-    value_ends,
+    value_of,
 )
-from redraft.operations.edit_member import words_of
+from redraft.operations.edit_member import CUTS, SHORTENED, shared, words_of
 
 REMOVING = re.compile(
     r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut|out)\b", re.IGNORECASE
@@ -40,6 +37,7 @@ REMOVING = re.compile(
 """One of these words takes a key away."""
 _RENAMING = re.compile(r"\b(?:rename|call|name|instead)", re.IGNORECASE)
 _ONLY_RENAMING = re.compile(r"(?:please )?rename (?:(?! and |[.,;] ).)*", re.IGNORECASE | re.DOTALL)
+_NOT_ADDING = re.compile(rf"{_ONLY_RENAMING.pattern}|{APPENDING}", re.IGNORECASE | re.DOTALL)
 _EXCEPTING = re.compile(r"\b(?:everything|all|but|except|only|keep)\b", re.IGNORECASE)
 _CLEARING = re.compile(r"\b(?:null|none|nothing|no|empty|clear|forget|blank|unset|reset|unknown)\b", re.IGNORECASE)
 _CHOOSING = re.compile(r"\b(?:true|false|yes|no|not|on|off|en|dis|(?:de)?activate)", re.IGNORECASE)
@@ -56,7 +54,9 @@ _ENDS = re.compile(
 )
 """Behind no point that ends a sentence."""
 
-_NAMES = whole_match('"[^,;"]*"')
+_NAMES = whole_match('"[^,;. "]*"')
+_OTHER_NUMBERS = whole_match(r'"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)"')
+"""Texts in place of numbers that are numbers in another way."""
 _LIKE_NUMBERS = whole_match(r'"(?:[^ "]*|[^a-z"][^"]*)"')
 _UNIT = re.compile(r"\s*(?:minutes?|hours?|days?|weeks?|k|[kKMG]i?B|thousand|million)\b")
 """A number before it counts something else than the one that was there, perhaps."""
@@ -82,16 +82,8 @@ def edited(record: str, instruction: str) -> Source | None:
 
 def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: CompileLimits) -> Compiled:
     comma = ", " if colon == ": " else ","
-    build, clauses, values = Builder(limits), clauses_of(members, instruction), dict[str, _Values]()
-    renames = _RENAMING.search(instruction)
-    kept = _EXCEPTING.search(instruction)
-    removing = instruction[: kept.start() if kept else None] if REMOVING.search(instruction) else ""
-    only_renames = _ONLY_RENAMING.fullmatch(instruction)
-    settings = {key: clause for key, clause in clauses.items() if setting_of(key, clause) and not stays(key, clause)}
-    removals = removals_of(clauses)
-    rest = rest_of(settings | removals, members, instruction)
-    if not rest:  # then nothing else changes
-        clauses = settings | removals
+    build, said, values = Builder(limits), said_of(members, instruction), dict[str, _Values]()
+    removing, only_renames = _removing(instruction), _ONLY_RENAMING.fullmatch(instruction)
 
     def literal(text: str) -> Part:
         return build.literal(text.encode())
@@ -101,10 +93,14 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
             values[clause] = _Values(clause, instruction, members)
         return values[clause]
 
-    def member(key: str, value: str, others: Dfa, names: Dfa) -> Part:
-        forms = [(literal(key + colon), build.embed(others))]
-        if key not in settings or forms[0][1] is None:  # what it is set to is no longer what it was
-            forms.append((literal(key + colon), literal(value)))
+    def member(key: str, value: str, clause: str | None) -> Part:
+        others, names = EMPTY, EMPTY
+        if clause is not None and key not in said.renames and not (only_renames or stays(key, clause)):
+            others = stated(clause).instead_of(key, value)
+        if clause is not None and _RENAMING.search(instruction) and key not in said.settings:
+            names = stated(clause).names if any(mentions(key, clause)) else EMPTY
+        own = EMPTY if key in said.settings and not others.is_empty else any_of([value])  # else it is what it was
+        forms = ((literal(key + colon), build.embed(one)) for one in (own, others))
         return build.either(build.then(*form) for form in [*forms, (build.embed(names), literal(colon + value))])
 
     opened, closed = literal("{"), literal("}")
@@ -112,33 +108,46 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     assert closed is not None
     first, more = opened[1], build.state()  # where nothing stands yet, and behind a member
     for key, value in members.items():
-        nothing, behind, clause = build.state(), build.state(), clauses.get(key)
-        is_fixed = clause is None or only_renames or stays(key, clause)
-        others = EMPTY if clause is None or is_fixed else stated(clause).instead_of(key, value)
-        names = (
-            stated(clause).names if clause and renames and key not in settings and any(mentions(key, clause)) else EMPTY
-        )
-        for at, comma_first in ((first, literal("")), (more, literal(comma))) if key not in removals else ():
-            part = build.then(comma_first, member(key, value, others, names))
+        nothing, behind, clause = build.state(), build.state(), said.clauses.get(key)
+        for at, comma_first in ((first, literal("")), (more, literal(comma))) if key not in said.removals else ():
+            part = build.then(comma_first, member(key, value, clause))
             assert part is not None
             build.link(at, part[0])
             build.link(part[1], behind)
-        may_go = not is_fixed and key not in settings and (any(mentions(key, removing)) if kept else removing)
-        if may_go or key in removals:
+        if key in said.removals or (clause is not None and key not in said.settings and removing(key, clause)):
             build.link(first, nothing)
             build.link(more, behind)
         first, more = nothing, behind
-    for before in (first, more):
+    names, new = EMPTY, EMPTY
+    if said.new is not None:
+        names, new = any_of([json.dumps(said.new[0], ensure_ascii=False)]), any_of([_json_of(said.new[1])])
+    elif said.rest and not _NOT_ADDING.search(instruction):
+        names, new = stated(said.rest).names, stated(said.rest).instead_of("", "null")
+    for before in (first, more) if said.new is None else ():
         build.link(before, closed[0])
-    if rest and not only_renames:
-        said = stated(rest)
-        new = build.then(
-            literal(comma), build.embed(said.names), literal(colon), build.embed(said.instead_of("", "null"))
-        )
-        if new is not None:
-            build.link(more, new[0])
-            build.link(new[1], more)
+    for before, comma_first in ((first, literal("")), (more, literal(comma))):
+        added = build.then(comma_first, build.embed(names), literal(colon), build.embed(new))
+        if added is not None and (said.new is not None or before == more):
+            build.link(before, added[0])
+            build.link(added[1], more if said.new is None else closed[0])
     return Compiled(build.finish((opened[0], closed[1])))
+
+
+def _removing(instruction: str) -> Callable[[str, str], bool]:
+    """Whether an instruction takes a key away that a clause of it speaks of."""
+    kept = _EXCEPTING.search(instruction)
+    said = instruction[: kept.start() if kept else None] if REMOVING.search(instruction) else ""
+    words = frozenset() if kept else words_of(said)
+    return lambda key, clause: (
+        not stays(key, clause) and (any(mentions(key, said)) or bool(shared(json.loads(key), words)))
+    )
+
+
+def _json_of(text: str) -> str:
+    """A text that an instruction states as a value."""
+    if text in ("true", "false", "null") or re.fullmatch(_NUMBER, text):
+        return text
+    return json.dumps(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text, ensure_ascii=False)
 
 
 class _Values:
@@ -159,7 +168,7 @@ class _Values:
         texts, numbers = _parts(self._clause, self._keys, key), list[str]()
         choices = ["true", "false"] if value in ("true", "false") else self._choices
         if not value.startswith('"'):
-            texts, numbers = subtract(texts, whole_match(f'"{_NUMBER}"')), _NUMBERS.findall(self._clause)
+            texts, numbers = subtract(texts, _OTHER_NUMBERS), _NUMBERS.findall(self._clause)
         if re.fullmatch(_NUMBER, value):  # a text in place of a number is a word, a name, or has a unit
             one_number = len(numbers) == 1 and not CUTS.search(self._clause) and not setting_of(key, self._clause)
             texts = EMPTY if one_number else intersect(texts, _LIKE_NUMBERS)
@@ -192,8 +201,9 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
     starts, ends = ({one.start() for one in form.finditer(text)} for form in (_STARTS, _ENDS))
     for one in SHORTENED.finditer(text):
         ends = ends - {one.end()} | {one.end() + 1}
-    if setting := setting_of(key, text) if key else None:
-        starts, ends = starts & {setting.end(), setting.end() + 1}, ends & value_ends(key, keys, text, setting)
+    setting = setting_of(key, text) if key else None
+    if setting:
+        starts, ends = value_of(key, keys, text, setting, ends)
     elif key:
         starts -= {one.start() for one in _EMPTY_WORDS.finditer(text)}
     words = words_of(json.loads(key)) if key else ()
@@ -202,7 +212,7 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
         named = [re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) for word in words]
     for mention in named:
         starts -= set(range(*mention.span())) if mention else set()
-    if quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]:
+    if not setting and (quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]):
         starts, ends = {one.start(1) for one in quoted}, {one.end(1) for one in quoted}
     at = inside[0]
     for i, char in enumerate(text + "\n"):

@@ -11,6 +11,10 @@ from typing import Any
 from redraft.operations.formats import Number, loads
 
 MOST_NAME = 100  # characters of a key or value whose words are compared with those of an instruction
+_SHORT = ("Inc", "Ltd", "Corp", "Co", "Jr", "Sr", "St")
+CUTS = re.compile("".join(rf"(?<!\b{word})" for word in _SHORT) + r"[.;]\s+(?:and\s+)?|,?\s+(?:and|but)\s+|,\s+", re.I)
+"""Where a clause of an instruction ends, perhaps; the point behind some words is no sentence's."""
+SHORTENED = re.compile(rf"\b(?:{'|'.join(_SHORT)})(?=\.(?!\w))")
 LEAST_SHARED = 4
 """Letters of a word that stand for it, as "debug" for "debugging"."""
 
@@ -136,17 +140,20 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     """The members by their lines, without those that an instruction's words do not mean although they name their keys:
     what lies in another section than the one that it names, and of several with one name all but the one that lies
     under what it names, or has the value that it names. None of these if it leaves open which."""
-    said, where = words_of(instruction), _places_said(instruction)
-    found, sections = dict[str, list[tuple[int, Member]]](), set[str]()
+    said, clauses = words_of(instruction), CUTS.split(instruction)
+    found, heads = dict[str, list[tuple[int, Member]]](), set[str]()
     for i, line in enumerate(lines):
         if isinstance(line, Member):
             found.setdefault(line.name, []).append((i, line))
         else:
             bare = re.sub(r"[ \t]#.*", "", line).strip()
-            keyed, heads = KEYED.fullmatch(line), OPENS.fullmatch(bare) or bare.startswith("- ")
-            sections |= words_of(bare[:MOST_NAME] if heads else keyed["key"] if keyed else "") & where
+            keyed, opens = KEYED.fullmatch(line), OPENS.fullmatch(bare) or bare.startswith("- ")
+            heads |= words_of(bare[:MOST_NAME] if opens else keyed["key"] if keyed else "")
     chosen = dict[int, Member]()
     for name, some in found.items():
+        own = " ".join(clause for clause in clauses if shared(name, words_of(clause)))
+        where = next((at for at in (_places_said(own), _places_said(instruction)) if heads & at), _places_said(own))
+        sections = heads & where
         if shared(name, said) and (len(some) > 1 or sections):
             named = sections - words_of(name)
             inside = [len(words_of(" ".join(_above(lines, i))) & named) for i, _ in some]

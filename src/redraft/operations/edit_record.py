@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from redraft.operations.edit_clauses import said_of
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
@@ -42,7 +44,14 @@ _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
-_ADDED = re.compile(r"^(\s*add (?:an? |the )?[\w.-]+)=", re.IGNORECASE)
+_ADDED = re.compile(
+    r"((?:^|[,;.] |\band )\s*add (?:an? |the )?)"
+    r"(?:(?:new |environment )?(?:line|variable|setting|entry|key|field|option) )?([\w.-]+)"
+    r"(?: ?= ?| with (?:the )?value )",
+    re.IGNORECASE,
+)
+_RUN_ON = re.compile(r"(=[^\s,;]+) (?=[\w.-]+=)")
+"""Behind one of several `KEY=value`."""
 _LOUD = r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+"
 """A key in capitals that is none yet."""
 _VALUED = re.compile(r"(?: to |=|: | is | be | by | with )(?:(?![.,;] | and ).)*$", re.IGNORECASE)
@@ -87,17 +96,19 @@ class Record:
     def asked(self, instruction: str) -> str:
         """An instruction in the words that a model of records was taught: `=` between spaces, keys as they are shown,
         no sections, and "set debug to false" for "turn off debug"."""
-        asked = _ASSIGNED.sub(r"\1 = ", _SWITCHING.sub(self._switched, instruction))
+        asked = _RUN_ON.sub(r"\1, ", _SWITCHING.sub(self._switched, instruction))
+        asked = _ASSIGNED.sub(r"\1 = ", asked)
         heads = words_of(
             " ".join(line for line in self.lines if isinstance(line, str) and OPENS.fullmatch(line.strip()))
         )
         if some := "|".join(heads & words_of(asked)):
-            place = rf" (?:of|in|for|under|from|at) (?:the )?(?:{some})(?: section| service)?(?!\w)"
+            to = "|to" if asked.lower().startswith("add ") else ""
+            place = rf" (?:of|in|for|under|from|at{to}) (?:the )?(?:{some})(?: section| service)?(?!\w)"
             asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
         if self._is_loud:
             names = "|".join(re.escape(one.name) for one in self.shown.values())
             asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)|{_LOUD}", _small_where_named, asked)
-        asked = _ADDED.sub(r"\1: ", asked)
+        asked = _ADDED.sub(r"\1\2: ", asked)
         verb = _VERB.match(asked)
         return asked if verb is None else verb[0].capitalize() + asked[verb.end() :].rstrip(".") + "."
 
@@ -162,6 +173,17 @@ class Record:
             if is_as_meant(name, old, front + new + back, made.wanted, made.gone):
                 return new
         return None
+
+    def left_out(self, asked: str, answer: str) -> tuple[str, ...]:
+        """The keys that an instruction sets, removes or renames and that the answer has as they were."""
+        said = said_of({json.dumps(self._as_shown(one.name)): one.json for one in self.shown.values()}, asked)
+        with suppress(ValueError, RecursionError):
+            found, was = loads(answer), loads(self.text)
+            clauses = {**said.settings, **said.removals, **said.renames}
+            said_again = {name for name in was if str(was[name]) in clauses.get(json.dumps(name), "")}
+            left = {name for name in was if json.dumps(name) in clauses and found.get(name, was) == was[name]}
+            return tuple(one.name for one in self.shown.values() if self._as_shown(one.name) in left - said_again)
+        return ()
 
     @property
     def _is_json(self) -> bool:
