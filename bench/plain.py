@@ -190,7 +190,7 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     record = group in RECORDS or group in (*WRITTEN, "copies")
     held = record and not arguments.free and not arguments.causal
     began, before = time.monotonic(), engine.loop.forwards
-    source = schema_source(schema_of(example.prompt), verbatim=text_of(example.prompt)) if held else None
+    source = schema_source(schema_of(example.prompt), spaces=False, verbatim=text_of(example.prompt)) if held else None
     if group == "fill" and not arguments.free and not arguments.causal:
         template = template_of(example.prompt)
         untyped = dict.fromkeys(re.findall(r"\{\{(\w+)\}\}", template), "string")

@@ -42,8 +42,7 @@ MOST_ITERATED = 2**18
 MOST_UNIQUE = 2**12
 """Entries of a list of which each is looked up among the others: all may have one hash."""
 MOST_STRIPPED, MOST_SEARCHED = 2**8, 2**26
-"""Characters of a set that is stripped, and of a text times of what is looked for from its end: each of the one is
-compared with each of the other, without a clock."""
+"""Characters of a set that is stripped, and of a text times of what is looked for from its end, which have no clock."""
 STRIPPING = ("strip", "lstrip", "rstrip", "trim")
 SEARCHING = ("rfind", "rindex", "rsplit", "rpartition")
 ITERATING = ("dictsort", "groupby", "max", "min", "sort", "sum", "unique")

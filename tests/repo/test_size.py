@@ -9,21 +9,21 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 52_600, TESTS: 38_600}
+WHOLE_WALLS = {SOURCE: 52_950, TESTS: 38_800}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_010,
+    "core": 11_050,
     "images": 840,
     "model/gpu": 2_020,
-    "weights": 3_570,
-    "constraints": 8_220,
+    "weights": 3_600,
+    "constraints": 8_250,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_660,
-    "operations": 3_650,
+    "operations": 3_930,
     "trace": 650,
     "distributed": 640,
     "cli": 5_300,

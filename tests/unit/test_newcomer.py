@@ -223,6 +223,40 @@ def test_what_is_nearly_a_schema_is_refused_with_the_way_to_write_it(given: str,
         read_schema(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("./nosuch", "--schema nosuch cannot be read"),
+        ("-", "--schema - cannot be read"),
+        ("s.yaml", "is no JSON; convert it"),
+        ("models.py", "is Python; write what YourModel.model_json_schema"),
+    ],
+)
+def test_a_schema_that_is_a_files_name_is_no_field(
+    given: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """It became the name of a field."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("s.yaml", "models.py"):
+        (tmp_path / name).write_text("type: object")
+    assert main(["json", "--schema", given, "Tom lives in Rome."]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_comma_behind_the_last_field_is_none() -> None:
+    assert read_schema("name, age int, ") == read_schema("name, age int")
+
+
+def test_fields_of_fields_come_on_one_line() -> None:
+    """A line break in an answer broke files of a record a line."""
+    inner = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "at": inner}, "required": ["name", "at"]}
+    nano = redraft.load("nano")
+    for seed in range(3):
+        text = nano.extract("Tom lives in Leeds.", schema, seed=seed).text
+        assert text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+
+
 def test_a_table_is_no_file_of_rows(tmp_path: Path, capsys: Captured) -> None:
     """Every line of it became an error row, behind a model that was loaded for nothing."""
     table = tmp_path / "orders.csv"

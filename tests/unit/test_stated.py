@@ -24,8 +24,10 @@ from redraft.operations.read_back import Opinion
         ("Twenty-five pears, two hundred and five or two hundred six plums", [25, 205, 206], [7, 30]),
         ("CHF 1'234.50, 1\u2019234,5 or 1,00,000", [1234.5, 100000], [1, 234]),
         ("52.52,13.405 and 37.77,-122.41 and [-1,-5]", [52.52, 13.405, 37.77, -122.41, -1, -5], [122.41]),
-        ("x .5, 1e5, minus 3, 50%, 1.5 million or 227.9bn", [0.5, 1e5, -3, 50, 1.5, 1500000, 227.9e9], [-50]),
-        ("firmware 1.2.3e5 and 10.20.30E2 for 4k users", [1, 2, 30, 4000, 4], [1.2, 123000]),
+        ("x .5, 1e5, minus 3, 50%, 1.5 million or 227.9bn", [0.5, 1e5, -3, 50, 1500000, 227.9e9], [-50, 1.5]),
+        ("firmware 1.2.3e5 and 10.20.30E2 for 4k users", [1, 2, 30, 4000], [1.2, 123000, 4]),
+        ("Two thousand five hundred people and 12 500 bolts", [12500], [5, 2, 12, 500]),
+        ("one hundred and twenty pallets, a phone, twelve thousand", [120], [20, 100, 12, 1]),
         ("nothing", [], [0, 0.5, 1e300, float("inf"), 10**400]),
     ],
 )

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from redraft.constraints.checks import Check
     from redraft.constraints.language import Source
 
+OTHER_FORMS = {
+    **dict.fromkeys((".yaml", ".yml", ".toml"), "no JSON; convert it, since nothing else is read"),
+    ".py": "Python; write what YourModel.model_json_schema() returns to a file, as JSON",
+}
+"""What people have their schemas in, too."""
 MOST_NAMED = 20
 """Ignored keywords that are named."""
 
@@ -59,7 +64,10 @@ def read_schema(given: str) -> Any:
     from redraft.constraints.schemas import check_keywords, plain_schema
 
     path = Path(given)
-    is_file = not given.lstrip().startswith("{") and (path.suffix == ".json" or _is_file(path, given))
+    is_named = path.suffix in (".json", *OTHER_FORMS) or given.startswith(("./", "../", "/", "~/")) or given == "-"
+    is_file = not given.lstrip().startswith("{") and (is_named or _is_file(path, given))
+    if is_file and path.suffix in OTHER_FORMS and path.exists():
+        raise RequestError(f"--schema: {path} is {OTHER_FORMS[path.suffix]}")
     try:
         schema = plain_schema(_read(path, "--schema") if is_file else given)
         check_keywords(schema)

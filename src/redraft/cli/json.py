@@ -133,7 +133,7 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     from redraft.engine.request import Request
     from redraft.operations.verbatim import held_to
 
-    source = schema_source(schema, spaces=not arguments.compact, fence=arguments.fence)
+    source = schema_source(schema, spaces=not (arguments.compact or engine.by_fields), fence=arguments.fence)
     note_ignored(engine.language(source).ignored)
     options = options_of(arguments)
 

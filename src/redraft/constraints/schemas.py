@@ -72,7 +72,7 @@ def check_keywords(schema: Any) -> None:
 def schema_of_fields(text: str) -> dict[str, Any]:
     """The schema of an object whose fields are written in the short form. Raises ConstraintError naming the field."""
     fields = dict[str, Any]()
-    for part in text.split(","):
+    for part in text.strip().removesuffix(",").split(","):
         field = FIELD.fullmatch(part.strip())
         if field is None:
             raise ConstraintError(

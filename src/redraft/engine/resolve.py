@@ -197,9 +197,10 @@ def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelCon
     if others := [token for token in prompt if type(token) is not int]:
         raise RequestError(f"the prompt holds {others[0]!r}; it must be token ids, which are integers")
     if len(prompt) + room > model.max_positions:
+        or_less = f" or lower max_tokens ({max_tokens})" if len(prompt) < model.max_positions else ""
         raise RequestError(
             f"the prompt has {len(prompt)} tokens and the answer needs room for {room}; the model's context is "
-            f"{model.max_positions}: shorten the prompt or lower max_tokens ({max_tokens})"
+            f"{model.max_positions}: shorten the prompt{or_less}"
         )
     worst = max(prompt)
     if worst >= model.vocab_size or min(prompt) < 0:

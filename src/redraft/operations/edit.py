@@ -20,17 +20,15 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from redraft import prompts
-from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect
+from redraft.constraints.compile.automaton import EMPTY, Compiled
 from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import PREPARING, CompileLimits
-from redraft.constraints.compile.regex import whole_match
-from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.language import Language, Source, ready
 from redraft.diffusion.noise import philox
@@ -98,8 +96,8 @@ def edit(
     `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1 rewrites;
     by default 0.5, and 1 with an `instruction`. The revised span has as many tokens as before, or up to `slack` fewer
     or more, and satisfies the `constraint`, to which a span longer than one canvas cannot be held. With an
-    `instruction` the model is shown it and the whole text as a user's turn (nano, which knows one record at a time, the
-    span alone if that is whole lines; of lines of keys and values their members as one record, which stay where the
+    `instruction` the model is shown it and the whole text as a user's turn (nano, which knows one record at a time, of
+    whole lines of keys and values their members as one; other whole lines are refused, and members stay where the
     instruction does not speak of them), and the text stands in its answer; at strength 1, without slack and constraint,
     the span is then as long as it gets, up to `room` tokens longer, if it and all behind it have room in one canvas.
     Raises RequestError for a span that is empty, outside the text or cuts a character, and for options that an edit
@@ -177,22 +175,6 @@ def _lines_alone(shown: list[str]) -> list[str]:
     return ["", shown[1], ""]
 
 
-@lru_cache
-def _object_text(one_line: bool) -> Dfa:
-    """The texts of JSON objects, perhaps on one line."""
-    found = compile_schema({"type": "object"}).dfa
-    return intersect(found, whole_match(r"[^\r\n]*")) if one_line else found
-
-
-def _held(engine: Core, span: str, rest: str) -> Language:
-    """What an instruction may make of a span with a text behind it: anything, or, for a model of records, of an object
-    an object, on one line if it was. Raises ConstraintError."""
-    one_line = "\n" not in span
-    if engine.by_fields and not rest and _object_text(one_line).matches(span.encode()):
-        return engine.language(Source("edit", f"object {one_line}", lambda _: Compiled(_object_text(one_line))))
-    return ready(Source("edit", rest, partial(_anything_before, rest)), engine.vocabulary)
-
-
 def _before(engine: Core, shown: Sequence[str], instruction: str | None) -> list[int]:
     """The tokens before the span: the text there, in an answer if there is an instruction. What lies further away than
     attention reaches is left out."""
@@ -225,7 +207,8 @@ def _rewritten(
     if width > model.canvas_length or len(before) + width >= model.max_positions:
         return None
     try:
-        held = _held(engine, shown[1], rest) if language is None else language
+        anything = Source("edit", rest, partial(_anything_before, rest))
+        held = ready(anything, engine.vocabulary) if language is None else language
     except ConstraintError:
         return None
     request = Request([*before], replace(left(), max_tokens=needed, canvas=width), constraint=held)

@@ -109,7 +109,9 @@ def extract_many(
     """
     _check_many(texts, "texts", at_once)
     check_keywords(plain := plain_schema(schema))
-    engine.language(schema_source(plain))  # what cannot be kept would be every text's error
+    engine.language(
+        schema_source(plain, spaces=not engine.by_fields)
+    )  # what cannot be kept would be every text's error
     held, taken = replace(options, **_given({"seed": seed})), deque[ResolvedRequest | RedraftError]()
 
     def asked() -> Iterator[ResolvedRequest | RedraftError]:
@@ -142,7 +144,7 @@ def _extraction(engine: Core, plain: Any, text: str, options: Options, verbatim:
         raise RequestError(f"the text to extract from is {text!r:.80}; it must be a string")
     if not text.strip():
         raise RequestError("the text to extract from is empty; some text is needed")
-    language = held_to(engine, schema_source(plain), text, options, verbatim)
+    language = held_to(engine, schema_source(plain, spaces=not engine.by_fields), text, options, verbatim)
     return engine.resolve(Request(of_schema(plain, text), options, chat=True, constraint=language))
 
 

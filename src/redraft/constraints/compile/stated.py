@@ -24,6 +24,7 @@ from redraft.constraints.compile.moments import (
     without_moments,
     words_of,
 )
+from redraft.numerals import spelled
 from redraft.pointers import at_step
 
 _SIGN = r"(?:(?<![\w.)])[-−])?"
@@ -33,6 +34,9 @@ _GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+
 _PLAIN = re.compile(r"-?\d*(?:[.,]\d+)?")
 _SCALED = re.compile(
     r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
+)
+_LARGE = re.compile(
+    rf"\d+(?:[.,]\d+)? ?(?:k|thousand|million|bn|billion)(?!\w)|{_SPACED.pattern}", re.ASCII | re.IGNORECASE
 )
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
 _MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")
@@ -87,11 +91,27 @@ def unstated(values: Mapping[str, Any], text: str) -> set[str]:
     numbers = {
         key: value for key, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    digits = frozenset(_in_digits(text)) if numbers else frozenset()
-    words = words_of(text)
-    odd = {key for key, value in numbers.items() if Decimal(str(value)) not in digits and not is_spelled(value, words)}
+    digits, words = frozenset[Decimal](), words_of(text)
+    if numbers:  # a part of 12k or of 12 500 is none that is stated
+        large = [re.split(r"[    ]|[kmbt]", one, flags=re.I) for one in _LARGE.findall(text)]
+        parts = {one for several in large for part in several for one in _in_digits(part)}
+        digits = frozenset(_in_digits(text)) - parts | {*_in_digits(_LARGE.sub(" ", text))}
+    odd = {
+        key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_spelled_out(value, words)
+    }
     strings = {key: value for key, value in values.items() if isinstance(value, str) and value not in text}
     return odd | {key for key, value in strings.items() if not _is_moment_said(value, text)}
+
+
+def _is_spelled_out(value: float, words: str) -> bool:
+    """Whether an integer is among words and no part of a larger one, as five is in "two thousand five hundred"."""
+    if not is_spelled(value, words):
+        return False
+    more = "|".join((*number_words(), "hundred", "thousand", "million", "billion", "dozen"))
+    name = re.sub("[ -]", " (?:and )?", spelled(int(value)).replace(" and ", " "))
+    behind = "(?:and )?" if name.endswith("hundred") else ""
+    found = re.finditer(rf"(?<= )((?:(?:{more}|and) ){{0,4}})({name}) ({behind}(?:{more}) )?", words)
+    return any(one[3] is None and not re.search(more, one[1]) for one in found)
 
 
 def numbers_of(text: str) -> list[str]:
