@@ -31,7 +31,7 @@ MOST_RENDERED, MOST_RENDER_SEC = 2**24, 5.0
 MOST_MADE = 2**26
 """Characters of all texts that it makes on the way, an entry of a list counting as eight."""
 
-MOST_PARTS = 2**22
+MOST_PARTS = 2**20
 """Of messages: texts, numbers, lists and objects."""
 
 MOST_BITS = 2**16

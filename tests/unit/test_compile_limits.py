@@ -441,6 +441,25 @@ def test_a_question_mark_in_front_of_a_rule_repeats_nothing(grammar: str, good: 
     assert not dfa.matches(bad.encode())
 
 
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('start: "ab"i i\ni: "q"', "aBq", "abQ"),
+        ('start: "a.b "i', "A.B ", "axb "),
+        ('start: "a"item\nitem: "t"', "at", "a"),
+        ("start: /[a-c]+/i", "aBC", "d"),
+        ('start: /a.b/s "z"', "a\nbz", "abz"),
+        ("start: /a b # c/x", "ab", "a b"),
+        ('root ::= "a"i\ni ::= "q"', "aq", "A"),
+    ],
+)
+def test_letters_behind_a_text_are_flags(grammar: str, good: str, bad: str) -> None:
+    """They were a rule of that name, or an error."""
+    dfa = compile_grammar(grammar)
+    assert dfa.matches(good.encode())
+    assert not dfa.matches(bad.encode())
+
+
 @pytest.mark.parametrize("grammar", ['start: a\n+a: "x"', 'start: a\n?\na: "x"', 'start: ?a\na: "x"', "?", "start: ?"])
 def test_a_mark_that_repeats_nothing_is_refused(grammar: str) -> None:
     with pytest.raises(ConstraintError, match=r"line [12]: '[?+]'"):

@@ -163,7 +163,7 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
             note(f"{argument} is taken as the {what} itself; to read the file of that name, put < in front")
         return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
-        raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
+        raise RequestError(f"no {what}: pass one as an argument or through stdin")
     return _text(_bounded(sys.stdin.buffer, "stdin"), "stdin")
 
 

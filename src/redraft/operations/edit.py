@@ -148,8 +148,8 @@ class _Span(NamedTuple):
 
 def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
     unit = "characters" if isinstance(text, str) else "bytes"
-    if not 0 <= span[0] <= span[1] <= len(text):
-        raise RequestError(f"the span is {span[0]} to {span[1]}; the text has {len(text)} {unit}")
+    if len(span) != 2 or any(type(end) is not int for end in span) or not 0 <= span[0] <= span[1] <= len(text):
+        raise RequestError(f"the span is {span!r:.80}; it must be two places of the text, which has {len(text)} {unit}")
     if span[0] == span[1]:
         raise RequestError(f"the span {span[0]} to {span[1]} is empty; use infill to put something there")
     if not 0 < strength <= 1:

@@ -4,7 +4,8 @@
     expr: term ("+" term)*           // sequences, | alternatives, ( ) groups, * + ? {2,5} repetitions
     term: /[0-9]{1,3}/ | "(" expr ")"
 
-Text in quotes is JSON's, what stands between slashes is a regular expression (Rust's dialect, `\\/` for a slash). A
+Text in quotes is JSON's, what stands between slashes is a regular expression (Rust's dialect, `\\/` for a slash), and
+an `i` behind either ignores case. A
 rule may be open inside itself up to a depth, a lesser one where the automaton is too large; deeper than that it has no
 texts, so what cannot be written without going deeper is left out of the language. That makes it regular, and everything
 that holds for a schema holds for it.
@@ -39,7 +40,7 @@ GBNF_CHARS = 8192
 
 _LEXEME = re.compile(
     r"""(?P<space>[ \t\r\n]+|//[^\n]*)|(?P<rule>[A-Za-z_]\w*[ \t]*:)|(?P<name>[A-Za-z_]\w*)"""
-    r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
+    r"""|(?P<text>"(?:[^"\\\n]|\\.)*"(?:i\b)?)|(?P<regex>/(?:[^/\\\n]|\\.)+/(?:[imsux]+\b)?)|(?P<mark>[|()*+?]|\{\d{1,4}(?:,\d{0,4})?\})"""
 )
 
 _LITERAL = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|\[(?:[^\]\\]|\\(?:.|\Z))*(?:\]|\Z)|#[^\r\n]*', re.S)
@@ -246,9 +247,13 @@ class _Grammar:
         """The texts of one piece, inside the rules that are open."""
         build = self.builder
         if node.kind == "text":
-            return build.literal(_unquoted(node.word).encode())
+            text = _unquoted(node.word.removesuffix("i"))
+            is_exact = node.word[-1] == '"'
+            return build.literal(text.encode()) if is_exact else build.embed(whole_match(f"(?i:{re.escape(text)})"))
         if node.kind == "regex":
-            return build.embed(whole_match(node.word[1:-1].replace(r"\/", "/")))
+            pattern, _, flags = node.word[1:].rpartition("/")
+            pattern = pattern.replace(r"\/", "/") + "\n" * ("x" in flags)  # a comment may end it
+            return build.embed(whole_match(f"(?{flags}:{pattern})" if flags else pattern))
         if node.kind == "name":
             if node.word not in self.rules:
                 raise ConstraintError(f"the grammar has no rule {node.word!r}; its rules are {', '.join(self.rules)}")
