@@ -126,6 +126,7 @@ def test_tune_says_what_was_forgotten_and_how_to_keep_it(
     monkeypatch.setattr("redraft.measure.forgotten.names", lambda _: ("records", "repair"))
     said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]).err
     assert "forgotten: records, 0% right where nano-sudoku has" in said
+    assert "old task 2/2" in said
     assert re.search(r"\[data\] tasks = \{ (records|repair) = 0.1, (records|repair) = 0.1 \}", said)
     monkeypatch.setattr("redraft.measure.forgotten.forgotten", Mock(side_effect=KeyboardInterrupt))
     said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "other")]).err

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, new_folder, note, print_json, progress, show
+from redraft.cli.common import Commands, at_a_terminal, command, new_folder, note, print_json, progress, show
 from redraft.errors import RedraftError, RequestError
 from redraft.files import recipes
 
@@ -108,7 +108,8 @@ def _forgotten(recipe: Recipe, out: Path) -> list[Forgotten]:
         said = f"{out} is a checkpoint already; to see what was forgotten, {recipe.start} and it are asked"
         note(f"{said} {len(old)} old tasks, which takes minutes ({', '.join(old)}); --skip-old-tasks leaves it out")
     try:
-        return forgotten(recipe.start, load(recipe.start), load(out), trained, progress=progress)
+        each = progress if at_a_terminal() else lambda what, done, total: note(f"{what} {done}/{total}")
+        return forgotten(recipe.start, load(recipe.start), load(out), trained, progress=each)
     except RedraftError as error:  # the run itself is finished
         note(f"what was forgotten could not be counted: {error}")
     except KeyboardInterrupt:
