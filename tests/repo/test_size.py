@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 52_950, TESTS: 38_800}
+WHOLE_WALLS = {SOURCE: 53_100, TESTS: 38_850}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_660,
-    "operations": 3_930,
+    "operations": 4_110,
     "trace": 650,
     "distributed": 640,
     "cli": 5_300,

@@ -232,7 +232,7 @@ def test_a_refusal_of_thinking_says_the_value_that_was_sent(
 
 
 def test_a_remedy_names_what_was_sent_too(server: Process) -> None:
-    long = {"prompt": "a b c d " * 2000, "n_predict": 4}
+    long = {"prompt": "a b c d " * 127, "n_predict": 4}
     error = httpx2.post(f"{server.url}/completion", json=long, timeout=100).json()["error"]
     assert error["param"] == "prompt"
     assert "lower n_predict" in error["message"]

@@ -241,7 +241,7 @@ def _possible(engine: Core, record: str, instruction: str) -> _Possible:
     with suppress(ConstraintError):
         if source is not None:
             language = ready(replace(source, compile=compiled), engine.vocabulary)
-            sole = found[0].dfa.sole
+            sole = found[0].dfa.trimmed().sole
             return _Possible(None if sole is None else sole.decode(), language)
     return _Possible(None, None)
 

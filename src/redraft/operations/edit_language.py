@@ -22,10 +22,13 @@ from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.language import Source
 from redraft.numerals import spelled
 from redraft.operations.edit_clauses import (
-    APPENDING,
+    NUMBER,
+    ends_there,
+    is_adding,
     mentions,
     said_of,
     setting_of,
+    spread,
     stays,
     value_of,
 )
@@ -37,15 +40,15 @@ REMOVING = re.compile(
 """One of these words takes a key away."""
 _RENAMING = re.compile(r"\b(?:rename|call|name|instead)", re.IGNORECASE)
 _ONLY_RENAMING = re.compile(r"(?:please )?rename (?:(?! and |[.,;] ).)*", re.IGNORECASE | re.DOTALL)
-_NOT_ADDING = re.compile(rf"{_ONLY_RENAMING.pattern}|{APPENDING}", re.IGNORECASE | re.DOTALL)
+_UNCLEAR = re.compile(r"\b(?:or|unless|if|until|from)\b", re.IGNORECASE)
+"""What is to go where such a word stands is not the key."""
 _EXCEPTING = re.compile(r"\b(?:everything|all|but|except|only|keep)\b", re.IGNORECASE)
 _CLEARING = re.compile(r"\b(?:null|none|nothing|no|empty|clear|forget|blank|unset|reset|unknown)\b", re.IGNORECASE)
 _CHOOSING = re.compile(r"\b(?:true|false|yes|no|not|on|off|en|dis|(?:de)?activate)", re.IGNORECASE)
 _MEMBER = re.compile(
     r'("(?:[^"\\]|\\.)*")(:[ ]?)("(?:[^"\\]|\\.)*"|\[(?:"(?:[^"\\]|\\.)*"|[^"\[\]])*\]|[\w.+-]+)(, ?|})'
 )
-_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
-_NUMBERS = re.compile(rf"(?<![\w.,-]){_NUMBER}(?!\w|[.,]\d|\s?[%°€$£])", re.ASCII)
+_NUMBERS = re.compile(rf"(?<![\w.,-]){NUMBER}(?!\w|[.,]\d|\s?[%°€$£])", re.ASCII)
 _STARTS = re.compile(r"""(?:^|(?<=\s))\S|(?:(?<=["'(:])|(?<=\w=))[^\s"'(]""")
 _QUOTED = re.compile(r'\\"((?:[^"\\]|\\[^"])+)\\"')
 _ENDS = re.compile(
@@ -58,8 +61,9 @@ _NAMES = whole_match('"[^,;. "]*"')
 _OTHER_NUMBERS = whole_match(r'"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)"')
 """Texts in place of numbers that are numbers in another way."""
 _LIKE_NUMBERS = whole_match(r'"(?:[^ "]*|[^a-z"][^"]*)"')
-_UNIT = re.compile(r"\s*(?:minutes?|hours?|days?|weeks?|k|[kKMG]i?B|thousand|million)\b")
-"""A number before it counts something else than the one that was there, perhaps."""
+_CHOICE = re.compile(r"(true|false|null)[.!]?", re.IGNORECASE)
+_NOTHING = re.compile(r"(?:an? )?(?:empty(?: string| text)?|nothing|blank)[.!]?", re.IGNORECASE)
+_WORDS = whole_match('"[^ "]*"')
 _SWITCHED = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _SPELLED = {spelled(number): str(number) for number in range(101)}
 _EMPTY_WORDS = re.compile(
@@ -73,10 +77,11 @@ MOST_PLACES = 8_000
 
 def edited(record: str, instruction: str) -> Source | None:
     """The texts of a record, JSON on one line with plain values or lists of them, behind an edit; None for another."""
-    instruction, found = " ".join(instruction.split()), [*_MEMBER.finditer(record, 1)]
+    found = [*_MEMBER.finditer(record, 1)]
     if record[:1] != "{" or "{" + "".join(one[0] for one in found) != record:
         return None
     members = {one[1]: one[3] for one in found}
+    instruction = " ".join(spread(members, instruction).split())
     return Source("edit", f"{instruction}\n{record}", partial(_compiled, members, found[0][2], instruction))
 
 
@@ -94,12 +99,15 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
         return values[clause]
 
     def member(key: str, value: str, clause: str | None) -> Part:
-        others, names = EMPTY, EMPTY
-        if clause is not None and key not in said.renames and not (only_renames or stays(key, clause)):
-            others = stated(clause).instead_of(key, value)
-        if clause is not None and _RENAMING.search(instruction) and key not in said.settings:
-            names = stated(clause).names if any(mentions(key, clause)) else EMPTY
-        own = EMPTY if key in said.settings and not others.is_empty else any_of([value])  # else it is what it was
+        if key in said.renames:
+            return build.then(build.embed(any_of([_quoted(said.renames[key])])), literal(colon + value))
+        others, names = any_of([said.values[key]]) if key in said.values else EMPTY, EMPTY
+        if clause is not None and not stays(key, clause):
+            others = others if only_renames else stated(clause).instead_of(key, value)
+            if key not in said.settings and _RENAMING.search(clause) and any(mentions(key, clause)):
+                names = stated(clause).names
+        is_certain = (key in said.settings or key in said.values) and not others.is_empty
+        own = EMPTY if is_certain else any_of([value])  # else it is what it was
         forms = ((literal(key + colon), build.embed(one)) for one in (own, others))
         return build.either(build.then(*form) for form in [*forms, (build.embed(names), literal(colon + value))])
 
@@ -118,18 +126,24 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
             build.link(first, nothing)
             build.link(more, behind)
         first, more = nothing, behind
-    names, new = EMPTY, EMPTY
-    if said.new is not None:
-        names, new = any_of([json.dumps(said.new[0], ensure_ascii=False)]), any_of([_json_of(said.new[1])])
-    elif said.rest and not _NOT_ADDING.search(instruction):
-        names, new = stated(said.rest).names, stated(said.rest).instead_of("", "null")
-    for before in (first, more) if said.new is None else ():
-        build.link(before, closed[0])
-    for before, comma_first in ((first, literal("")), (more, literal(comma))):
-        added = build.then(comma_first, build.embed(names), literal(colon), build.embed(new))
-        if added is not None and (said.new is not None or before == more):
-            build.link(before, added[0])
-            build.link(added[1], more if said.new is None else closed[0])
+    ends = [first, more]
+    for name, value in said.new.items():
+        behind, commas = build.state(), [literal(""), literal(comma)][-len(ends) :]
+        for at, comma_first in zip(ends, commas, strict=True):
+            part = build.then(comma_first, literal(_quoted(name) + colon + _json_of(value)))
+            assert part is not None
+            build.link(at, part[0])
+            build.link(part[1], behind)
+        ends = [behind]
+    for at in ends:
+        build.link(at, closed[0])
+    if said.rest and not only_renames and is_adding(said.rest):
+        added = stated(said.rest)
+        behind_it = build.embed(added.instead_of("", "null"))
+        part = build.then(literal(comma), build.embed(added.names), literal(colon), behind_it)
+        if part is not None:
+            build.link(ends[-1], part[0])
+            build.link(part[1], ends[-1])
     return Compiled(build.finish((opened[0], closed[1])))
 
 
@@ -138,14 +152,22 @@ def _removing(instruction: str) -> Callable[[str, str], bool]:
     kept = _EXCEPTING.search(instruction)
     said = instruction[: kept.start() if kept else None] if REMOVING.search(instruction) else ""
     words = frozenset() if kept else words_of(said)
-    return lambda key, clause: (
-        not stays(key, clause) and (any(mentions(key, said)) or bool(shared(json.loads(key), words)))
-    )
+
+    def is_removed(key: str, clause: str) -> bool:
+        if stays(key, clause) or _UNCLEAR.search(clause):
+            return False
+        return any(mentions(key, said)) or bool(shared(json.loads(key), words))
+
+    return is_removed
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _json_of(text: str) -> str:
     """A text that an instruction states as a value."""
-    if text in ("true", "false", "null") or re.fullmatch(_NUMBER, text):
+    if text in ("true", "false", "null") or re.fullmatch(NUMBER, text):
         return text
     return json.dumps(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text, ensure_ascii=False)
 
@@ -162,32 +184,47 @@ class _Values:
     def instead_of(self, key: str, value: str) -> Dfa:
         """Those in place of a value: numbers in quotes where a text was, else without, and nothing that begins where
         the key is named."""
+        setting = setting_of(key, self._clause) if key else None
+        if setting and value.startswith('"') and _NOTHING.fullmatch(self._clause, setting.end()):
+            return any_of(['""'])
         said = self._said(key, value)
         if said is not None:
             return any_of([said])
         texts, numbers = _parts(self._clause, self._keys, key), list[str]()
-        choices = ["true", "false"] if value in ("true", "false") else self._choices
-        if not value.startswith('"'):
-            texts, numbers = subtract(texts, _OTHER_NUMBERS), _NUMBERS.findall(self._clause)
-        if re.fullmatch(_NUMBER, value):  # a text in place of a number is a word, a name, or has a unit
-            one_number = len(numbers) == 1 and not CUTS.search(self._clause) and not setting_of(key, self._clause)
+        choices = self._choices
+        if value in ("true", "false"):
+            texts, choices = intersect(texts, _WORDS) if setting else EMPTY, [] if setting else ["true", "false"]
+        elif not value.startswith('"'):
+            texts = subtract(texts, _OTHER_NUMBERS)
+            numbers = [] if setting and value != "null" else _NUMBERS.findall(self._clause)
+        elif setting:
+            choices = []
+            if found := _CHOICE.fullmatch(self._clause, setting.end()):
+                return any_of([found[1].lower()])
+        if re.fullmatch(NUMBER, value):  # a text in place of a number is a word, a name, or has a unit
+            one_number = len(numbers) == 1 and not CUTS.search(self._clause)
             texts = EMPTY if one_number else intersect(texts, _LIKE_NUMBERS)
         build = Builder()
         parts = (texts, any_of(dict.fromkeys([*numbers, *self._nothing, *choices])))
         return build.finish(build.either(map(build.embed, parts)))
 
     def _said(self, key: str, value: str) -> str | None:
-        """The number, or true or false, that the clause sets a key to that has such a value; None for another one."""
+        """The number, or true or false, that the clause sets a key to that has such a value, or what it was where that
+        is to be counted in another way; None for another one."""
         setting = setting_of(key, self._clause) if key and not value.startswith('"') else None
         if setting is None:
             return None
-        word = self._clause[setting.end() :].rstrip(" .!").lower()
-        if value in ("true", "false"):
-            return _SWITCHED.get(word)
-        found = _NUMBERS.match(self._clause, setting.end())
-        if found and _UNIT.match(self._clause, found.end()):
-            return value
-        return _SPELLED.get(word, found[0] if found else None)
+        begin = setting.end()
+        word = re.compile(r"[A-Za-z-]+").match(self._clause, begin)
+        if word and ends_there(self._clause, word.end()):
+            said = word[0].lower()
+            switched = _SWITCHED.get(said) if value in ("true", "false", "null") else None
+            found = _SPELLED.get(said) or ("null" if said in ("null", "none") else switched)
+            return value if said in ("nothing", "empty", "blank") else found
+        number = _NUMBERS.match(self._clause, begin)
+        if number and value not in ("true", "false"):
+            return number[0] if ends_there(self._clause, number.end()) else None if value == "null" else value
+        return None
 
 
 def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
@@ -203,7 +240,7 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
         ends = ends - {one.end()} | {one.end() + 1}
     setting = setting_of(key, text) if key else None
     if setting:
-        starts, ends = value_of(key, keys, text, setting, ends)
+        starts, ends = value_of(text, setting, ends)
     elif key:
         starts -= {one.start() for one in _EMPTY_WORDS.finditer(text)}
     words = words_of(json.loads(key)) if key else ()

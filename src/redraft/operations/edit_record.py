@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.edit_clauses import said_of
+from redraft.operations.edit_clauses import mentions, said_of, spread, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
@@ -104,6 +104,8 @@ class Record:
         if some := "|".join(heads & words_of(asked)):
             to = "|to" if asked.lower().startswith("add ") else ""
             place = rf" (?:of|in|for|under|from|at{to}) (?:the )?(?:{some})(?: section| service)?(?!\w)"
+            ends = re.compile(rf"{place}(?=[.!]?$)", re.IGNORECASE) if to else None  # "Add KEY: VALUE to SECTION"
+            asked = ends.sub("", asked) if ends else asked
             asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
         if self._is_loud:
             names = "|".join(re.escape(one.name) for one in self.shown.values())
@@ -175,14 +177,17 @@ class Record:
         return None
 
     def left_out(self, asked: str, answer: str) -> tuple[str, ...]:
-        """The keys that an instruction sets, removes or renames and that the answer has as they were."""
-        said = said_of({json.dumps(self._as_shown(one.name)): one.json for one in self.shown.values()}, asked)
+        """The keys that an instruction speaks of, no values, and that the answer has as they were."""
+        members = {json.dumps(self._as_shown(one.name), ensure_ascii=False): one.json for one in self.shown.values()}
+        said = said_of(members, spread(members, asked))
         with suppress(ValueError, RecursionError):
             found, was = loads(answer), loads(self.text)
-            clauses = {**said.settings, **said.removals, **said.renames}
-            said_again = {name for name in was if str(was[name]) in clauses.get(json.dumps(name), "")}
-            left = {name for name in was if json.dumps(name) in clauses and found.get(name, was) == was[name]}
-            return tuple(one.name for one in self.shown.values() if self._as_shown(one.name) in left - said_again)
+            clauses = {key: said.rest for key in members if any(mentions(key, said.rest)) and not stays(key, said.rest)}
+            spoken = {json.loads(key): clause for key, clause in {**clauses, **said.settings}.items()}
+            left = {
+                name for name in spoken if found.get(name, was) == was.get(name) and str(was[name]) not in spoken[name]
+            }
+            return tuple(one.name for one in self.shown.values() if self._as_shown(one.name) in left)
         return ()
 
     @property
