@@ -368,7 +368,7 @@ def _check_binop(operator: str, left: Any, right: Any) -> None:
     if operator == "+" and any(hasattr(part, "__len__") for part in (left, right)):
         _refuse(sum(sizes), "text")
     if operator == "%" and isinstance(left, str):
-        if re.search(r"[%)][-+ #0.\d]*(?:\d{5}|\*)", left.replace("%%", "")):
+        if re.search(r"%[-+ #0.\d]*(?:\d{5}|\*)|\)[-+ #0.\d]*\d{5}[.\d]*[hlLa-zA-Z]", left.replace("%%", "")):
             raise _RefusedError("a format in it is too wide")
         _refuse(len(left) + left.count("%") * (10**4 + _weight(right)), "format")
 

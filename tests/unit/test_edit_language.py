@@ -189,6 +189,7 @@ def test_plain_clauses_leave_nothing_to_guess(instruction: str, changed: dict[st
         ("Rename port to gate and name to label", OTHERS.replace('"port"', '"gate"').replace('"name"', '"label"')),
         ("Remove name, title and host.", OTHERS.replace('"name":"web","title":"Hi","host":"a",', "")),
         ("Set port to 1, drop debug, and rename on to off", OTHERS.replace('80,"debug":true,"on"', '1,"off"')),
+        ("Rename port to gate and set port to 1", OTHERS.replace('"port":80', '"gate":1')),
     ],
 )
 def test_keys_that_go_or_are_renamed_leave_nothing_to_guess(instruction: str, answer: str) -> None:

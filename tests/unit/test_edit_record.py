@@ -511,3 +511,31 @@ def test_a_line_of_a_file_over_the_context_is_edited() -> None:
     at = text.index(span)
     done = redraft.load("nano").edit(text, (at, at + len(span)), instruction="Set port to 9090.", seed=1)
     assert done.text == text.replace("8080", "9090")
+
+
+TWO = '[server]\nhost = "a"\nport = 80\n\n[database]\nhost = "b"\nport = 5432\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction", "wanted"),
+    [
+        (TWO, "Set server port to 9 and database host to db2.", TWO.replace("= 80", "= 9").replace('"b"', '"db2"')),
+        (TWO, "Remove host and port from database.", TWO.replace('host = "b"\nport = 5432\n', "")),
+        ("a: 1\nb: 2\nc: x\n", "Rename a to d and b to e.", "d: 1\ne: 2\nc: x\n"),
+        ("PORT=80\nHOST=a\n", "Set PORT=8 HOST=b", "PORT=8\nHOST=b\n"),
+        ("PORT=80\nHOST=a\n", "add a line NAME=Shop", "PORT=80\nHOST=a\nNAME=Shop\n"),
+    ],
+)
+def test_what_an_instruction_says_outright_takes_no_forward(text: str, instruction: str, wanted: str) -> None:
+    """Sections were mixed up, and renamed lines moved to the end."""
+    done = redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1)
+    assert done.text == wanted
+
+
+def test_a_key_that_stays_although_it_was_spoken_of_is_named() -> None:
+    record = record_of("name: web\nhost: a\nport: 80\n", "Set name to b and the host like that")
+    assert record is not None
+    said = "Set name to b. Make the host like that."
+    assert record.left_out(said, '{"name":"b","host":"a","port":80}') == ("host",)
+    assert record.left_out(said, '{"name":"b","host":"c","port":80}') == ()
+    assert record.left_out("Set name to b.", '{"name":"web","host":"a","port":80}') == ("name",)

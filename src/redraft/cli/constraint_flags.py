@@ -66,7 +66,7 @@ def read_schema(given: str) -> Any:
     path = Path(given)
     is_named = path.suffix in (".json", *OTHER_FORMS) or given.startswith(("./", "../", "/", "~/")) or given == "-"
     is_file = not given.lstrip().startswith("{") and (is_named or _is_file(path, given))
-    if is_file and path.suffix in OTHER_FORMS and path.exists():
+    if is_file and path.suffix in OTHER_FORMS and _is_file(path, given):
         raise RequestError(f"--schema: {path} is {OTHER_FORMS[path.suffix]}")
     try:
         schema = plain_schema(_read(path, "--schema") if is_file else given)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from redraft import prompts
-from redraft.constraints.compile.automaton import EMPTY, Compiled
+from redraft.constraints.compile.automaton import Compiled
 from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import PREPARING, CompileLimits
 from redraft.constraints.compile.values import text_of
@@ -223,27 +223,23 @@ def _rewritten(
     return found if len(encode(after, bos=False)) <= most else None
 
 
-class _Possible(NamedTuple):
-    """What an instruction can make of a record: the one text that it can, or a language of several."""
-
-    sole: str | None
-    language: Language | None
-
-
-def _possible(engine: Core, record: str, instruction: str) -> _Possible:
-    """Neither where that cannot be held."""
+def _possible(engine: Core, record: str, instruction: str) -> str | Language | None:
+    """What an instruction can make of a record: the one text that it can, or a language of several; None where that
+    cannot be held."""
     source, found = edited(record, instruction), list[Compiled]()
+    if source is None:
+        return None
+    make = source.compile
 
     def compiled(limits: CompileLimits) -> Compiled:
-        found.append(source.compile(limits) if source is not None else Compiled(EMPTY))
+        found.append(make(limits))
         return found[-1]
 
     with suppress(ConstraintError):
-        if source is not None:
-            language = ready(replace(source, compile=compiled), engine.vocabulary)
-            sole = found[0].dfa.trimmed().sole
-            return _Possible(None if sole is None else sole.decode(), language)
-    return _Possible(None, None)
+        language = ready(replace(source, compile=compiled), engine.vocabulary)
+        sole = found[0].dfa.trimmed().sole
+        return language if sole is None else sole.decode()
+    return None
 
 
 def _shown_record(engine: Core, lines: str, instruction: str, room: int) -> Record | None:
@@ -260,8 +256,7 @@ def _in_lines(
     engine: Core, shown: Sequence[str], instruction: str, room: int, left: Callable[[], Options]
 ) -> _Span | None:
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
-    are settings of another kind; None if the span is a part of a line. Raises RequestError for other lines.
-    """
+    are settings of another kind; None if the span is a part of a line. Raises RequestError for other lines."""
     lead = shown[0].rpartition("\n")[2]
     before = shown[0][: len(shown[0]) - len(lead)]
     ends = not shown[2].partition("\n")[0].strip()
@@ -273,13 +268,14 @@ def _in_lines(
         if record is None and ("\n" not in "".join(shown).strip() or judge_of("".join(shown)) is None):
             raise RequestError(NO_RECORD)
         asked = instruction if record is None else record.asked(instruction)
-        possible = _Possible(None, None) if record is None else _possible(engine, record.text, asked)
+        possible = None if record is None else _possible(engine, record.text, asked)
     if record is None:
         return as_it_was
-    made: _Span | None = _Span(possible.sole or "", 0, 0, False)
-    if possible.sole is None:
+    if isinstance(possible, str):
+        made: _Span | None = _Span(possible, 0, 0, False)
+    else:
         alone = ["", record.text, ""]
-        made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, possible.language)
+        made = _rewritten(engine, _before(engine, alone, asked), alone, room, left, possible)
     if made is None:
         return as_it_was
     with PREPARING.turn(secrets.token_hex(), counted=False):

@@ -48,6 +48,7 @@ _DOES = (
     rf"{_ASKING}(?:enable|disable|keep|leave|clear|make|use|turn|switch|replace|increase|decrease|double|put|without|forget"
     r"|empty|correct|call|take) .*?{0}"
 )
+"""How a clause begins that does something else to a key."""
 _SENTENCE = re.compile(
     r"(?:Set|Change|Make|Update|Replace|Use|Put|Correct|Please|Add|Also|Remove|Drop|Delete|Leave|Without|Take|Clear|Empty"
     r"|Forget|Rename|Call|It has|The)\s"
@@ -58,16 +59,20 @@ _SAYS = (
     r"(?:The {0} (?:is|must|should)|(?:Correct|Clear|Empty|Forget|Without|Leave out|Take) (?:the )?{0}"
     r"|{0} (?:must|should) be)\b"
 )
+"""How a sentence about a key begins, whatever stands before it."""
 _REPLACING = re.compile(
     rf"{_ASKING}(?:in (?:the )?(\S+?),? )?replace (.+?) (?:by|with) (.+?)(?: in (?:the )?(\S+?))?[.!]?", re.IGNORECASE
 )
+"""What a clause that replaces a value, or a part of one, says."""
 _APPENDING = r"\b(?:add|append)\b.* to "
+"""What adds to what is there, and no member."""
 _IDLE = re.compile(
     rf"{_ASKING}(?:(?:remove|delete|drop|strip|erase|cut)\b.*\b(?:or|unless|if|from|until)|undo|revert|double|halve"
     r"|increment|decrement|(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.* by|do not|don['’]?t"
     r"|never)\b",
     re.IGNORECASE,
 )
+"""How a clause begins of which nothing is made."""
 _STAYS = (
     r"\b(?:don['’]?t|do not|never|undo|revert|double|halve|increment|decrement)\s.*{0}"
     r"|{0}{1} (?:is|must|should|shall|can|may)(?: not|n't| never| stay| remain)"
@@ -103,8 +108,8 @@ class _Clause(NamedTuple):
 @dataclass(frozen=True)
 class Said:
     """What an instruction says of the keys of a record: the clause of each that may change; the clauses that set one,
-    the values that others get, as JSON, those that go, the names that others get; what is `new`, and the `rest` that a
-    model is to read."""
+    the values that others get, those that go, the names that others get; what is `new`, and the `rest` that a model is
+    to read. Keys, names and values are JSON, clauses are not."""
 
     clauses: Mapping[str, str]
     settings: Mapping[str, str]
@@ -127,9 +132,9 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
         elif one.kind == "remove":
             removals.add(one.key)
         elif one.kind == "rename" and (name := _new_name(one.key, text)):
-            renames[one.key] = name
-        elif one.kind == "add" and (pair := _pair(text)) and _key(pair[0]) not in members:
-            new[pair[0]] = pair[1]
+            renames[one.key] = quoted(name)
+        elif one.kind == "add" and (pair := _pair(text)) and quoted(pair[0]) not in members:
+            new[quoted(pair[0])] = _json_of(pair[1])
         elif one.kind == "other" and (replaced := _replaced(members, text)):
             values |= replaced
         elif not _means_nothing(one, text):
@@ -162,10 +167,10 @@ def _replaced(members: Mapping[str, str], instruction: str) -> dict[str, str]:
             continue
         if value.startswith('"') and part.search(text := json.loads(value)):
             changed[key] = (
-                new if text == old and new in ("null", "true", "false") else _key(part.sub(lambda _: new, text))
+                new if text == old and new in ("null", "true", "false") else quoted(part.sub(lambda _: new, text))
             )
         elif value == old:
-            changed[key] = new if re.fullmatch(f"{NUMBER}|null|true|false", new) else _key(new)
+            changed[key] = _json_of(new)
     return changed if len(changed) == 1 else {}
 
 
@@ -251,8 +256,16 @@ def _new_name(key: str, text: str) -> str:
     return "" if found is None else found[1]
 
 
-def _key(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
+def quoted(text: str) -> str:
+    """A text as JSON."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _json_of(text: str) -> str:
+    """A value that an instruction states, as JSON: a number, true, false or null as such."""
+    if re.fullmatch(f"{NUMBER}|true|false|null", text):
+        return text
+    return quoted(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text)
 
 
 def mentions(key: str, text: str) -> Iterator[re.Match[str]]:

@@ -99,8 +99,6 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
         return values[clause]
 
     def member(key: str, value: str, clause: str | None) -> Part:
-        if key in said.renames:
-            return build.then(build.embed(any_of([_quoted(said.renames[key])])), literal(colon + value))
         others, names = any_of([said.values[key]]) if key in said.values else EMPTY, EMPTY
         if clause is not None and not stays(key, clause):
             others = others if only_renames else stated(clause).instead_of(key, value)
@@ -108,8 +106,9 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
                 names = stated(clause).names
         is_certain = (key in said.settings or key in said.values) and not others.is_empty
         own = EMPTY if is_certain else any_of([value])  # else it is what it was
-        forms = ((literal(key + colon), build.embed(one)) for one in (own, others))
-        return build.either(build.then(*form) for form in [*forms, (build.embed(names), literal(colon + value))])
+        forms = [(said.renames.get(key, key), one) for one in (own, others)]
+        parts = [build.then(literal(name + colon), build.embed(one)) for name, one in forms]
+        return build.either([*parts, build.then(build.embed(names), literal(colon + value))])
 
     opened, closed = literal("{"), literal("}")
     assert opened is not None
@@ -130,7 +129,7 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     for name, value in said.new.items():
         behind, commas = build.state(), [literal(""), literal(comma)][-len(ends) :]
         for at, comma_first in zip(ends, commas, strict=True):
-            part = build.then(comma_first, literal(_quoted(name) + colon + _json_of(value)))
+            part = build.then(comma_first, literal(name + colon + value))
             assert part is not None
             build.link(at, part[0])
             build.link(part[1], behind)
@@ -159,17 +158,6 @@ def _removing(instruction: str) -> Callable[[str, str], bool]:
         return any(mentions(key, said)) or bool(shared(json.loads(key), words))
 
     return is_removed
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _json_of(text: str) -> str:
-    """A text that an instruction states as a value."""
-    if text in ("true", "false", "null") or re.fullmatch(NUMBER, text):
-        return text
-    return json.dumps(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text, ensure_ascii=False)
 
 
 class _Values:

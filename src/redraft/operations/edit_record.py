@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.edit_clauses import mentions, said_of, spread, stays
+from redraft.operations.edit_clauses import mentions, quoted, said_of, spread, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
@@ -91,7 +91,7 @@ class Record:
     def text(self) -> str:
         """The members that are shown, as JSON on one line."""
         members = ((self._as_shown(one.name), one.json) for one in self.shown.values())
-        return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{value}" for name, value in members) + "}"
+        return "{" + ",".join(f"{quoted(name)}:{value}" for name, value in members) + "}"
 
     def asked(self, instruction: str) -> str:
         """An instruction in the words that a model of records was taught: `=` between spaces, keys as they are shown,
@@ -178,15 +178,15 @@ class Record:
 
     def left_out(self, asked: str, answer: str) -> tuple[str, ...]:
         """The keys that an instruction speaks of, no values, and that the answer has as they were."""
-        members = {json.dumps(self._as_shown(one.name), ensure_ascii=False): one.json for one in self.shown.values()}
+        members = {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
         said = said_of(members, spread(members, asked))
         with suppress(ValueError, RecursionError):
             found, was = loads(answer), loads(self.text)
             clauses = {key: said.rest for key in members if any(mentions(key, said.rest)) and not stays(key, said.rest)}
             spoken = {json.loads(key): clause for key, clause in {**clauses, **said.settings}.items()}
-            left = {
-                name for name in spoken if found.get(name, was) == was.get(name) and str(was[name]) not in spoken[name]
-            }
+            same = {name: str(was[name]) for name in spoken if found.get(name, was) == was[name]}
+            said_so = {name for name, old in same.items() if re.search(rf"(?<!\w){re.escape(old)}(?!\w)", spoken[name])}
+            left = same.keys() - said_so
             return tuple(one.name for one in self.shown.values() if self._as_shown(one.name) in left)
         return ()
 
@@ -221,6 +221,9 @@ class Record:
             kept |= names - found.keys()
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
         renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
+        if len(gone) == len(new) > 1 and len(found) == len(members):  # each stands where the one did that it was
+            renamed = {one.name: name for one, name in zip(members, found, strict=True) if one.name != name}
+            renamed = renamed if [*renamed] == gone and [*renamed.values()] == new else {}
         if not self.names.isdisjoint(new):  # also of a line that is not shown
             return None
         mostly = bare and not any(one.is_quoted or (is_text(one) and not one.is_bare) for one in members)
