@@ -64,7 +64,6 @@ def language(record: str, instruction: str) -> Dfa:
         ("Set name to Ada and Bob. Drop port", '"Ada Byron","port":8080', '"Ada"', False),
         ("Set name to Head of Sales at Acme Inc.", "Ada Byron", "Head of Sales at Acme Inc.", True),
         ("Set name to Head of Sales at Acme Inc.", "Ada Byron", "Head of Sales", False),
-        ("Set name to Bob in the code", "Ada Byron", "Bob", True),
         ("Set name to Bob, please", "Ada Byron", "Bob", True),
         ("Set name to Nuts, bolts and nails", "Ada Byron", "Nuts", False),
         ("Set name to Remove all", "Ada Byron", "Remove all", True),

@@ -280,9 +280,10 @@ def _in_lines(
         return as_it_was
     with PREPARING.turn(secrets.token_hex(), counted=False):
         after = record.after(made.text, before, shown[2])
-        left_out = record.left_out(asked, made.text)
-    if after is None or not after.startswith(lead):
-        return made._replace(text=shown[1])
+        is_written = after is not None and after.startswith(lead)
+        left_out = record.left_out(asked, made.text if is_written else record.text)
+    if after is None or not is_written:
+        return made._replace(text=shown[1], left_out=left_out)
     return made._replace(text=after.removeprefix(lead), left_out=left_out)
 
 

@@ -4,48 +4,62 @@
 
 A clause begins at the start or behind a sign, an "and" or a "but", where a known key is set, removed or renamed, a new
 one is added, or another verb stands. What a clause that sets, removes, renames or adds says is no guess of a model's.
-Everything else is for a model to read: the clause of a key is what it may take a new value from.
+Everything else is for a model to read: the clause of a key is what it may take a new value from. A key is not meant
+where a word before it names another thing ("the redis port"). What nothing comes of is `unread`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from redraft.operations.edit_member import CUTS, shared, words_of
+from redraft.operations.edit_values import NUMBER, quoted, stated
 
-_ASKING = r"(?:(?:please|then|also|and|now) )*"
-NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
+ASKING = r"(?:(?:please|then|also|and|now|(?:can|could|would|will) you|i want to|let['’]s) )*"
 _QUOTE = r"""(?:\\?["'`])?"""
-_NOUN = r"(?: (?:field|key|line|entry|setting|variable|option|member|property|script|flag))?"
+_NOUN = r"(?: (?:field|key|line|entry|setting|variable|option|member|property|script|flag|version))?"
 _OF = r"(?:value of )?(?:(?!key )[\w-]+(?:['’]s)? )?"
+_TO = r"(?: (?:over |back )?to:? (?:be )?|\s?=\s?|: | as | equal to )"
 _SETTING = (
-    rf"{_ASKING}(?:(?:set|change|update|edit|make|put|switch|bump|upgrade|downgrade|adjust|modify|raise|lower|increase"
-    rf"|decrease) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from \S+)?(?: to (?:be )?|\s?=\s?|: )"
-    rf"|{_ASKING}(?:use|make) (?:the )?{{0}} (?=\S+(?:$| instead ))"
+    rf"{ASKING}(?:(?:set|change|update|edit|make|put|switch|bump|upgrade|downgrade|adjust|modify|raise|lower|increase"
+    rf"|decrease|point) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from .{{{{1,60}}}}?| {{1}})?{_TO}"
+    rf"|{ASKING}(?:use|make) (?:the )?{{0}} (?=\S+(?:$| instead ))"
+    rf"|{ASKING}(?:the )?{_OF}{{0}}{_NOUN} (?:should|must|shall|needs to|has to) (?:now )?be (?:set to |changed to )?"
+    r"(?!not |called |named )"
 )
-"""What a clause that gives a key its value begins with."""
-_ALSO = r"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)[\w-]+(?:['’]s)? {0} to (?:be )?"
+"""What a clause that gives a key with a value another one begins with."""
+_ALSO = rf"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)(?:the )?[\w-]+(?:['’]s)? {{0}}{_TO}"
 """Such a clause behind another one, as in "and server port to 80"."""
-_REMOVES = _ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
+PLAIN_WORDS = words_of(
+    "the a an my our your its their this that these both all any no new old current existing default actual"
+    " overall main general of in for to on off and or then also please now just only with by as at is be from"
+    " value key field variable setting option property parameter entry line named called set change update edit"
+    " make put switch bump upgrade downgrade adjust modify raise lower increase decrease remove delete drop unset"
+    " omit erase rename replace use enable disable turn clear empty forget reset correct take leave keep without"
+    " out rid add note double halve mode flag feature support again everywhere here too server app application"
+    " service project package global file config move point activate deactivate"
+)
+"""Words before a key that name no other thing."""
+_REMOVES = ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
 _REMOVED = rf"(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
-_RENAMES, _RENAMED = _ASKING + r"rename ", rf"(?:the )?{{0}}{_NOUN} (?:to|as|into) "
+_RENAMES, _RENAMED = ASKING + r"rename ", rf"(?:the )?{{0}}{_NOUN} (?:to|as|into) "
 _NAME = re.compile(r"""(?:\\?["'`])?([\w.-]*\w)(?:\\?["'`])?[.!]?$""")
-_ADDS = _ASKING + r"add (?:an? |the )?"
+_ADDS = ASKING + r"add (?:an? |the )?"
 _PAIR = r"([\w.-]+)(?:: | ?= ?)(?=\S)"
 _PLACES = re.compile(r"\s(?:to|after|before|below|above|if|in|under|for|instead|please|unless|when|at|from)\s", re.I)
 """Behind such a word stands where something goes, perhaps, and no value."""
 _OTHER = re.compile(
-    rf"{_ASKING}(?:(?:set|change|update|replace) \S+.* (?:to|by|with)\s|(?:add|remove|delete|drop|rename) (?:the )?\w"
-    r"|(?:the )?[\w.-]+(?: to |\s?=\s?)\S)",
+    rf"{ASKING}(?:(?:set|change|update|replace) \S+.* (?:to|by|with)\s|(?:add|remove|delete|drop|rename) (?:the )?\w"
+    r"|(?:the )?[\w.-]+(?: to |\s?=\s?)\S|the (?:[\w.-]+ ){1,5}to \S|\S+ (?:by|with) \S+[.!]?$)",
     re.IGNORECASE,
 )
 """How a clause begins that says something else, of a key that is none yet, perhaps."""
 _DOES = (
-    rf"{_ASKING}(?:enable|disable|keep|leave|clear|make|use|turn|switch|replace|increase|decrease|double|put|without|forget"
+    rf"{ASKING}(?:enable|disable|keep|leave|clear|make|use|turn|switch|replace|increase|decrease|double|put|without|forget"
     r"|empty|correct|call|take) .*?{0}"
 )
 """How a clause begins that does something else to a key."""
@@ -61,15 +75,21 @@ _SAYS = (
 )
 """How a sentence about a key begins, whatever stands before it."""
 _REPLACING = re.compile(
-    rf"{_ASKING}(?:in (?:the )?(\S+?),? )?replace (.+?) (?:by|with) (.+?)(?: in (?:the )?(\S+?))?[.!]?", re.IGNORECASE
+    rf"{ASKING}(?:in (?:the )?(.+?),? )?(?:replace )?(.+?) (?:by|with) (.+?)(?: (?:in|for) (?:the )?(.+?))?[.!]?",
+    re.IGNORECASE,
 )
 """What a clause that replaces a value, or a part of one, says."""
 _APPENDING = r"\b(?:add|append)\b.* to "
 """What adds to what is there, and no member."""
 _IDLE = re.compile(
-    rf"{_ASKING}(?:(?:remove|delete|drop|strip|erase|cut)\b.*\b(?:or|unless|if|from|until)|undo|revert|double|halve"
-    r"|increment|decrement|(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.* by|do not|don['’]?t"
-    r"|never)\b",
+    rf"{ASKING}(?:(?:remove|delete|drop|strip|erase|cut|get rid)\b.*\b(?:or|unless|if|from|until|comments?|quotes?)"
+    r"|undo|revert|double|halve|increment|decrement|comment|uncomment|copy|move|swap|prefix|suffix|prepend|append"
+    r"|translate|capitali[sz]e|(?:upper|lower)case|shorten|sort|reverse|trim|round|convert"
+    r"|require .* or|add (?:\d+|one|two|three|four|five|another|more|some)"
+    r"|(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.* by|do not|don['’]?t|never"
+    r"|what|why|how|when|who|should|does|did|is|are|was|were|has|(?:the )?[\w.-]+ (?:was|were|has been|used to))\b"
+    rf"|{ASKING}(?:add|append|insert|include) (?:an? |the )?(?!.*(?:\s(?:with|of|as|to|is|set|=)\s|[:=]))\S+"
+    r"[.!]?$",
     re.IGNORECASE,
 )
 """How a clause begins of which nothing is made."""
@@ -79,20 +99,15 @@ _STAYS = (
     r"|\b(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.*{0}.* by \b"
     r"|\b(?:leave|keep|except|except for|but) (?:the )?{0}|\b(?:add|append)\b.* to (?:the )?{0}"
     r"|\b(?:remove|delete|drop|strip|erase|cut)\b.+ from (?:the )?{0}|\breplace\b.*\b(?:by|with)\b.* in (?:the )?{0}"
-    r"|\bin (?:the )?{0},? replace\b|{0} to (?:the same|the value|match|whatever|(?:upper|lower)case)\b"
+    r"|\bin (?:the )?{0},? replace\b"
 )
 """A clause that does not give a key another value, or one that is to be computed."""
-_AFTER_VALUE = re.compile(
-    r"(?=,?\s+(?:please|instead|because|since|so|now|then|but|not|rather|thanks?|again|too|also|as well)\b)"
-    r"|(?=,\s+(?:it|i|we|you|he|she|they|this|that|which|if|when)\b|\s\((?:was|not|instead|from)\b)"
-    r"|(?<!\b\w)(?<!\b\w\w)(?<!\b\w\w\w)(?=\.\s)|[\s.!?]*$",
-    re.IGNORECASE,
-)
-"""Where such a value may end: at a point behind three letters, as in "Dr. No", it goes on."""
-_ONE_WORD = re.compile(r"\S+(?=\s+(?:for|in|of|from|at|on|with)\b)", re.IGNORECASE)
-"""A value that may end before such a word: one of several goes on."""
 _IN_QUOTES = re.compile(r"""(\\"|['`])((?:(?!\1).)+)\1[.!]?$""")
-_SPOKEN = frozenset(("to", "from", "set", "and", "change", "make", "use", "remove", "add", "by", "with", "is", "the"))
+_SWITCHES = re.compile(rf"{ASKING}(?:enable|disable|turn|(?:de)?activate)\b", re.IGNORECASE)
+"""How a clause begins that turns something on or off, by a key's name."""
+_LEAVES = re.compile(rf"{ASKING}(?:leave|keep|do not|don['’]?t|never)\b", re.IGNORECASE)
+"""How a clause begins that asks for nothing."""
+SPOKEN = frozenset(("to", "from", "set", "and", "change", "make", "use", "remove", "add", "by", "with", "is", "the"))
 """Keys that are words of instructions: meant where they stand in quotes or before a sign."""
 
 
@@ -107,28 +122,32 @@ class _Clause(NamedTuple):
 
 @dataclass(frozen=True)
 class Said:
-    """What an instruction says of the keys of a record: the clause of each that may change; the clauses that set one,
-    the values that others get, those that go, the names that others get; what is `new`, and the `rest` that a model is
-    to read. Keys, names and values are JSON, clauses are not."""
+    """What an instruction says of the keys of a record: the values that some get, those that go, the names that others
+    get; what is `new`; of each other key that may change the clauses that a model is to read, `rest` all of these.
+    `unread` are the parts of it that nothing comes of. Keys, names and values are JSON, clauses are not."""
 
-    clauses: Mapping[str, str]
-    settings: Mapping[str, str]
+    spoken: Mapping[str, Sequence[str]]
     values: Mapping[str, str]
     removals: Collection[str]
     renames: Mapping[str, str]
     new: Mapping[str, str]
     rest: str
+    unread: tuple[str, ...]
 
 
 def said_of(members: Mapping[str, str], instruction: str) -> Said:
     """What an instruction says of the members of a record, JSON by JSON."""
-    found = [*_clauses(instruction, members)]
-    settings, renames, new = dict[str, str](), dict[str, str](), dict[str, str]()
-    removals, values, rest = set[str](), dict[str, str](), list[str]()
-    for one in found:
+    values, renames, new = dict[str, str](), dict[str, str](), dict[str, str]()
+    removals, rest, unread = set[str](), list[str](), list[str]()
+    for one in _clauses(instruction, members):
         text = instruction[one.start : one.end]
-        if one.kind == "set" and one.key not in settings and not stays(one.key, text):
-            settings[one.key] = text
+        if one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
+            value, beside = stated(one.key, members[one.key], text[setting.end() :])
+            if value is None or stays(one.key, text) or _is_part(one.key, members[one.key], text, value):
+                unread.append(text)
+            else:
+                values[one.key] = value
+                unread += [beside] if beside else []
         elif one.kind == "remove":
             removals.add(one.key)
         elif one.kind == "rename" and (name := _new_name(one.key, text)):
@@ -137,21 +156,27 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             new[quoted(pair[0])] = _json_of(pair[1])
         elif one.kind == "other" and (replaced := _replaced(members, text)):
             values |= replaced
-        elif not _means_nothing(one, text):
+        elif _means_nothing(one, text):
+            unread += [] if _LEAVES.match(text) else [text]
+        else:
             rest.append(text)
-    certain = {*settings, *removals, *renames, *values}
-    clauses = {
-        key: text for key in members if key not in certain and (text := _spoken_of(key, members[key], rest, members))
-    }
-    if rest and not clauses and not certain and not new:
-        clauses = dict.fromkeys(members, instruction)
-    return Said(clauses | settings, settings, values, removals, renames, new, ". ".join(rest))
+    certain = {*values, *removals, *renames}
+    spoken = {key: tuple(_spoken_of(key, members, rest)) for key in members if key not in certain}
+    spoken = {key: texts for key, texts in spoken.items() if texts}
+    is_open = not any(_OTHER.match(text) or _SWITCHES.match(text) for text in rest) and not any(
+        _names(key, rest) for key in members
+    )
+    if rest and is_open and not spoken and not certain and not new:
+        return Said(dict.fromkeys(members, tuple(rest)), {}, (), {}, {}, ". ".join(rest), tuple(unread))
+    read = {text for texts in spoken.values() for text in texts}
+    unread += [text for text in rest if text not in read and not is_adding(text) and not _LEAVES.match(text)]
+    return Said(spoken, values, removals, renames, new, ". ".join(rest), tuple(unread))
 
 
 def _means_nothing(one: _Clause, text: str) -> bool:
-    """Whether nothing can be made of a clause: it computes, forbids, or says a place or a condition."""
+    """Whether nothing can be made of a clause: it asks, computes, forbids, or says a place or a condition."""
     if one.kind == "set":
-        return stays(one.key, text)
+        return True
     return bool(_IDLE.match(text)) or (one.kind == "add" and bool(re.match(_ADDS + _PAIR, text, re.IGNORECASE)))
 
 
@@ -161,44 +186,81 @@ def _replaced(members: Mapping[str, str], instruction: str) -> dict[str, str]:
     if found is None:
         return {}
     old, new, place = found[2].strip("\"'`"), found[3].strip("\"'`"), found[1] or found[4]
-    part, changed = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)"), dict[str, str]()
+    part, changed = re.compile(rf"(?<![\w]){re.escape(old)}(?!\w)"), dict[str, str]()
     for key, value in members.items():
-        if place and place.lower() != json.loads(key).lower():
+        if place and not any(one.end() == len(place) for one in mentions(key, place)):
             continue
         if value.startswith('"') and part.search(text := json.loads(value)):
-            changed[key] = (
-                new if text == old and new in ("null", "true", "false") else quoted(part.sub(lambda _: new, text))
-            )
+            into = stated(key, quoted(old), new).value or ""
+            if not into.startswith('"') or (text == old and new in ("null", "true", "false")):
+                changed[key] = into or value
+            else:
+                changed[key] = quoted(json.loads(into).join(part.split(text)))
         elif value == old:
             changed[key] = _json_of(new)
     return changed if len(changed) == 1 else {}
 
 
-def _spoken_of(key: str, value: str, rest: list[str], keys: Collection[str]) -> str:
-    """Those of some clauses that speak of a key by its name, or else by its words or its value's."""
-    named = [text for text in rest if any(mentions(key, text))]
-    if any(
-        re.search(rf"{_named(key)} of (?:the )?{_named(other)}", text, re.IGNORECASE)
-        for text in named
-        for other in keys
-    ):
-        return ""  # a part of another one's value
-    whole = ". ".join(named or rest)
-    said = words_of(whole)
-    is_one_named = any(any(mentions(other, text)) for other in keys for text in rest)
-    by_value = "" if is_one_named else re.sub(r"\b\w\b", "", value)
-    return whole if named or shared(json.loads(key), said) or shared(by_value, said) else ""
+def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> list[str]:
+    """Those of some clauses that speak of a key by its name, or else of it alone by its words or its value's."""
+    found, is_one_named = list[str](), any(any(mentions(other, text)) for other in members for text in rest)
+    for text in rest:
+        named = [other for other in members if any(mentions(other, text))]
+        if named:
+            parts = (rf"{named_by(key)} of (?:the )?{named_by(other)}" for other in members)
+            is_part = any(re.search(part, text, re.IGNORECASE) for part in parts)  # of another one's value
+            is_meant = key in named and not is_part and not is_of_another(key, members[key], text)
+        else:
+            scores = {other: _names(other, [text]) for other in members}
+            by_value = "" if is_one_named or max(scores.values()) else re.sub(r"\b\w\b", "", members[key])
+            is_meant = bool(shared(by_value, words_of(text)))
+            if scores[key] and scores[key] == max(scores.values()):
+                is_meant = not is_of_another(key, members[key], text)
+        found += [text] if is_meant else []
+    return found
 
 
-def _clauses(instruction: str, keys: Collection[str]) -> Iterator[_Clause]:
+def _names(key: str, texts: Sequence[str]) -> int:
+    """How many words of a key some texts say."""
+    return max((shared(json.loads(key), words_of(text)) for text in texts), default=0)
+
+
+def is_of_another(key: str, value: str, text: str, *, also: bool = False) -> bool:
+    """Whether a word before a key, wherever a text names it, says that it is another thing's: "the redis port". Its
+    first word is a verb, unless it is what is `also` set."""
+    words = words_of(f"{json.loads(key)} {value}")
+    found = [*mentions(key, text)]
+    if not found:
+        own = "|".join(re.escape(word) for word in words_of(json.loads(key)) if len(word) > 1)
+        found = [*re.finditer(rf"(?<!\w)(?:{own})(?!\w)", text, re.IGNORECASE)] if own else []
+    for one in found:
+        before = re.search(r"([\w.-]+?)(?:['’]s)?(?: (?:of|in) (?:the )?|[\s\"'`]+)$", text[: one.start()])
+        word = before[1].lower() if before and (before.start() or also) else "the"
+        behind = re.match(r"\s+([a-z]+)", text[one.end() :], re.IGNORECASE) if _SWITCHES.match(text) else None
+        if behind and behind[1].lower() not in PLAIN_WORDS | words:
+            continue
+        if word in PLAIN_WORDS or word.isdigit() or shared(word, words):
+            return False
+    return bool(found)
+
+
+def _is_part(key: str, old: str, text: str, value: str) -> bool:
+    """Whether a clause names a part of a value before the key, as "the nginx image", and its new value lacks it."""
+    one = next(mentions(key, text), None)
+    before = re.search(r"([\w.-]+) $", text[: one.start()]) if one else None
+    word = before[1].lower() if before else ""
+    return word not in PLAIN_WORDS and word in words_of(old) - words_of(json.loads(key)) and word not in words_of(value)
+
+
+def _clauses(instruction: str, members: Mapping[str, str]) -> Iterator[_Clause]:
     """Its clauses, in order."""
     cuts = [(0, 0), *(one.span() for one in CUTS.finditer(instruction))]
     cuts = sorted({*cuts, *(one.span() for one in _RUNS_ON.finditer(instruction))}, key=lambda cut: (cut[1], cut[0]))
     last, before = _Clause("other", "", 0, 0), 0
     for start, at in cuts:
         runs_on = bool(start) and not CUTS.match(instruction, start)
-        kind, key = _head(instruction, at, keys, last, runs_on=runs_on)
-        if not kind and start and instruction[start] in ".;" and _is_sentence(instruction, at, keys, last):
+        kind, key = _head(instruction, at, members, last, runs_on=runs_on)
+        if not kind and start and instruction[start] in ".;" and _is_sentence(instruction, at, members, last):
             kind = "other"
         if at == 0:
             last = _Clause(kind or "other", key, 0, 0)
@@ -209,22 +271,29 @@ def _clauses(instruction: str, keys: Collection[str]) -> Iterator[_Clause]:
     yield last._replace(end=len(instruction))
 
 
-def _head(text: str, at: int, keys: Collection[str], last: _Clause, *, runs_on: bool) -> tuple[str, str]:
+def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs_on: bool) -> tuple[str, str]:
     """The kind and the key of the clause that begins at a place; two empty texts if none does."""
 
-    def begins(form: str) -> bool:
-        return bool(re.compile(form, re.IGNORECASE).match(text, at))
+    def begins(form: str) -> re.Match[str] | None:
+        return re.compile(form, re.IGNORECASE).match(text, at)
 
-    ordered = sorted(keys, key=len, reverse=True)
+    ordered, is_other = sorted(members, key=len, reverse=True), False
     for key in ordered:
-        named = _QUOTE + _named(key) + _QUOTE
+        named = _QUOTE + named_by(key) + _QUOTE
         for kind, verb, form in (("remove", _REMOVES, _REMOVED), ("rename", _RENAMES, _RENAMED)):
             if begins(verb + form.format(named)) or (last.kind == kind and at and begins(form.format(named))):
                 return kind, key
-        if begins(_SETTING.format(named)) or (last.kind == "set" and at and begins(_ALSO.format(named))):
-            return "set", key
+        also = None
+        is_set = begins(_SETTING.format(named, _old(members[key])))
+        if is_set is None and last.kind == "set" and at:
+            is_set = also = begins(_ALSO.format(named))
+        if is_set:
+            other = is_of_another(key, members[key], is_set[0], also=also is not None)
+            if not other:
+                return "set", key
+            is_other = True
     says = _SAYS if runs_on else _DOES
-    if any(begins(says.format(_named(key))) for key in ordered):
+    if is_other or any(begins(says.format(named_by(key))) for key in ordered):
         return "other", ""
     if begins(_ADDS + _PAIR * runs_on) or (last.kind == "add" and at and begins(_PAIR)):
         return "add", ""
@@ -233,7 +302,7 @@ def _head(text: str, at: int, keys: Collection[str], last: _Clause, *, runs_on: 
 
 def _is_sentence(text: str, at: int, keys: Collection[str], last: _Clause) -> bool:
     """Whether a sentence begins behind a point, and none of a value's: there it has to speak of a key."""
-    if any(re.compile(_SAYS.format(_named(key)), re.IGNORECASE).match(text, at) for key in keys):
+    if any(re.compile(_SAYS.format(named_by(key)), re.IGNORECASE).match(text, at) for key in keys):
         return True
     return bool(_SENTENCE.match(text, at)) and (
         last.kind != "set" or any(any(mentions(key, text[at:])) for key in keys)
@@ -250,15 +319,10 @@ def _pair(text: str) -> tuple[str, str] | None:
 
 def _new_name(key: str, text: str) -> str:
     """The name that a clause gives a key; nothing where it is not one word."""
-    named = _QUOTE + _named(key) + _QUOTE
+    named = _QUOTE + named_by(key) + _QUOTE
     head = re.match(f"(?:{_RENAMES})?{_RENAMED.format(named)}", text, re.IGNORECASE)
     found = None if head is None else _NAME.match(text, head.end())
     return "" if found is None else found[1]
-
-
-def quoted(text: str) -> str:
-    """A text as JSON."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _json_of(text: str) -> str:
@@ -270,64 +334,35 @@ def _json_of(text: str) -> str:
 
 def mentions(key: str, text: str) -> Iterator[re.Match[str]]:
     """Where a key stands in a text, with spaces for its underscores, perhaps."""
-    return re.finditer(_named(key), text, re.IGNORECASE)
+    return re.finditer(named_by(key), text, re.IGNORECASE)
 
 
-def _named(key: str) -> str:
-    """The pattern of a key."""
+def named_by(key: str) -> str:
+    """The pattern of a key, as JSON, in an instruction: with spaces between its words, perhaps."""
     plain = json.loads(key)
-    spaced = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(plain))
+    parts = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "\0", plain)
+    spaced = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(parts)).replace("\\\0", r"\s?").replace("\0", r"\s?")
     name = rf"(?<![\w.-]){spaced}(?![\w-])"
-    return rf"(?:(?<=[\"'`]){name}|{name}(?=\s?[=:]))" if plain.lower() in _SPOKEN else name
+    return rf"(?:(?<=[\"'`]){name}|{name}(?=\s?[=:]))" if plain.lower() in SPOKEN else name
 
 
-def setting_of(key: str, clause: str) -> re.Match[str] | None:
-    """How a clause that gives a key its value begins; None for another one."""
-    named = _QUOTE + _named(key) + _QUOTE
-    return re.match(f"{_SETTING.format(named)}|{_ALSO.format(named)}", clause, re.IGNORECASE)
+def setting_of(key: str, old: str, clause: str) -> re.Match[str] | None:
+    """How a clause that gives a key another value than its old one begins; None for another one."""
+    named = _QUOTE + named_by(key) + _QUOTE
+    return re.match(f"{_SETTING.format(named, _old(old))}|{_ALSO.format(named)}", clause, re.IGNORECASE)
+
+
+def _old(value: str) -> str:
+    """The pattern of a value as an instruction says it."""
+    return re.escape(value.strip('"')) if len(value) < 100 else r"(?!)"
 
 
 def stays(key: str, clause: str) -> bool:
     """Whether a clause forbids that a key has another value, or asks for what is none."""
-    return bool(re.search(_STAYS.format(_named(key), _NOUN), clause, re.IGNORECASE))
+    return bool(re.search(_STAYS.format(named_by(key), _NOUN), clause, re.IGNORECASE))
 
 
 def is_adding(text: str) -> bool:
     """Whether a text may add a member; not where it adds something to what is there."""
-    return bool(re.search(r"\b(?:add|note|insert|include)\b", text, re.IGNORECASE)) and not re.search(
-        _APPENDING, text, re.IGNORECASE
-    )
-
-
-def value_of(text: str, setting: re.Match[str], ends: Collection[int]) -> tuple[set[int], set[int]]:
-    """Where the value of a clause that sets a key begins, and where it may end, of such places."""
-    begin = setting.end()
-    if quoted := _IN_QUOTES.match(text, begin):
-        return {quoted.start(2)}, {quoted.end(2)}
-    found = {one.end() for one in [_ONE_WORD.match(text, begin)] if one}
-    for one in _AFTER_VALUE.finditer(text, begin):
-        found.update(range(one.start(), one.end() + 1))
-    last = max((end for end in found if text[begin:end].count("(") == text[begin:end].count(")")), default=begin)
-    return {begin}, {end for end in found if end in ends or end == last}
-
-
-def ends_there(clause: str, at: int) -> bool:
-    """Whether a value may end at a place of a clause."""
-    return any(one.start() <= at <= one.end() for one in _AFTER_VALUE.finditer(clause, max(0, at - 1))) or bool(
-        re.compile(r"\s+(?:for|in|of|from|at|on|seconds?)\b", re.IGNORECASE).match(clause, at)
-    )
-
-
-def spread(keys: Collection[str], instruction: str) -> str:
-    """An instruction with a clause for each of several keys that get one value, and signs for the ends of its lines."""
-    one = rf"(?:the )?(?:{'|'.join(_named(key) for key in sorted(keys, key=len, reverse=True))})"
-    many = re.compile(
-        rf"({_ASKING}(?:set|change|update|make)) (?:both )?({one}(?:(?:, (?:and )?| and ){one})+) to ", re.IGNORECASE
-    )
-    instruction = re.sub(r"[.;,]?\s*\n\s*", "; ", instruction.strip())
-    found = many.match(instruction)
-    if found is None:
-        return instruction
-    value = instruction[found.end() :]
-    ones = re.split(r", (?:and )?| and ", found[2])
-    return ", ".join(f"{found[1] if not i else 'set'} {one} to {value.rstrip('.')}" for i, one in enumerate(ones))
+    adds, goes_on = r"\b(?:add|note|insert|include)\b", rf"{_APPENDING}|\sfor\s"
+    return bool(re.search(adds, text, re.IGNORECASE)) and not re.search(goes_on, text, re.IGNORECASE)

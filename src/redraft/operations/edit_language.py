@@ -20,31 +20,26 @@ from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.language import Source
-from redraft.numerals import spelled
-from redraft.operations.edit_clauses import (
-    NUMBER,
-    ends_there,
-    is_adding,
-    mentions,
-    said_of,
-    setting_of,
-    spread,
-    stays,
-    value_of,
-)
+from redraft.operations.edit_clauses import is_adding, mentions, said_of, stays
 from redraft.operations.edit_member import CUTS, SHORTENED, shared, words_of
+from redraft.operations.edit_values import NUMBER
+from redraft.operations.edit_wording import spread
 
 REMOVING = re.compile(
-    r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut|out)\b", re.IGNORECASE
+    r"\b(?:remove|delete|drop|unset|clear|without|omit|erase|strip|discard|rid|longer|cut"
+    r"|(?<!comment )(?<!time )out)\b",
+    re.IGNORECASE,
 )
 """One of these words takes a key away."""
 _RENAMING = re.compile(r"\b(?:rename|call|name|instead)", re.IGNORECASE)
 _ONLY_RENAMING = re.compile(r"(?:please )?rename (?:(?! and |[.,;] ).)*", re.IGNORECASE | re.DOTALL)
-_UNCLEAR = re.compile(r"\b(?:or|unless|if|until|from)\b", re.IGNORECASE)
+_UNCLEAR = re.compile(
+    r"\b(?:or|unless|if|until|from|behind|around|before|after|above|below|value|comments?|quotes?)\b", re.IGNORECASE
+)
 """What is to go where such a word stands is not the key."""
 _EXCEPTING = re.compile(r"\b(?:everything|all|but|except|only|keep)\b", re.IGNORECASE)
 _CLEARING = re.compile(r"\b(?:null|none|nothing|no|empty|clear|forget|blank|unset|reset|unknown)\b", re.IGNORECASE)
-_CHOOSING = re.compile(r"\b(?:true|false|yes|no|not|on|off|en|dis|(?:de)?activate)", re.IGNORECASE)
+_CHOOSING = re.compile(r"\b(?:(?:true|false|yes|no|not|on|off)\b|(?:en|dis)abl|(?:de)?activat)", re.IGNORECASE)
 _MEMBER = re.compile(
     r'("(?:[^"\\]|\\.)*")(:[ ]?)("(?:[^"\\]|\\.)*"|\[(?:"(?:[^"\\]|\\.)*"|[^"\[\]])*\]|[\w.+-]+)(, ?|})'
 )
@@ -61,13 +56,8 @@ _NAMES = whole_match('"[^,;. "]*"')
 _OTHER_NUMBERS = whole_match(r'"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)"')
 """Texts in place of numbers that are numbers in another way."""
 _LIKE_NUMBERS = whole_match(r'"(?:[^ "]*|[^a-z"][^"]*)"')
-_CHOICE = re.compile(r"(true|false|null)[.!]?", re.IGNORECASE)
-_NOTHING = re.compile(r"(?:an? )?(?:empty(?: string| text)?|nothing|blank)[.!]?", re.IGNORECASE)
-_WORDS = whole_match('"[^ "]*"')
-_SWITCHED = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
-_SPELLED = {spelled(number): str(number) for number in range(101)}
 _EMPTY_WORDS = re.compile(
-    r"\b(?:to|except|sure|with|as|be|by|is|of|and|or|from|not|but|for|in|on|at|its?|that|this|so|please|stay)(?![\w-])"
+    r"\b(?:the|an|to|except|sure|with|as|be|by|is|of|and|or|from|not|but|for|in|on|at|its?|that|this|so|please|stay)(?![\w-])"
 )
 """No value begins with one, unless the instruction says where it does."""
 
@@ -102,10 +92,9 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
         others, names = any_of([said.values[key]]) if key in said.values else EMPTY, EMPTY
         if clause is not None and not stays(key, clause):
             others = others if only_renames else stated(clause).instead_of(key, value)
-            if key not in said.settings and _RENAMING.search(clause) and any(mentions(key, clause)):
+            if _RENAMING.search(clause) and any(mentions(key, clause)):
                 names = stated(clause).names
-        is_certain = (key in said.settings or key in said.values) and not others.is_empty
-        own = EMPTY if is_certain else any_of([value])  # else it is what it was
+        own = EMPTY if key in said.values else any_of([value])
         forms = [(said.renames.get(key, key), one) for one in (own, others)]
         parts = [build.then(literal(name + colon), build.embed(one)) for name, one in forms]
         return build.either([*parts, build.then(build.embed(names), literal(colon + value))])
@@ -115,13 +104,13 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     assert closed is not None
     first, more = opened[1], build.state()  # where nothing stands yet, and behind a member
     for key, value in members.items():
-        nothing, behind, clause = build.state(), build.state(), said.clauses.get(key)
+        nothing, behind, clause = build.state(), build.state(), ". ".join(said.spoken.get(key, ())) or None
         for at, comma_first in ((first, literal("")), (more, literal(comma))) if key not in said.removals else ():
             part = build.then(comma_first, member(key, value, clause))
             assert part is not None
             build.link(at, part[0])
             build.link(part[1], behind)
-        if key in said.removals or (clause is not None and key not in said.settings and removing(key, clause)):
+        if key in said.removals or (clause is not None and removing(key, clause)):
             build.link(first, nothing)
             build.link(more, behind)
         first, more = nothing, behind
@@ -172,47 +161,18 @@ class _Values:
     def instead_of(self, key: str, value: str) -> Dfa:
         """Those in place of a value: numbers in quotes where a text was, else without, and nothing that begins where
         the key is named."""
-        setting = setting_of(key, self._clause) if key else None
-        if setting and value.startswith('"') and _NOTHING.fullmatch(self._clause, setting.end()):
-            return any_of(['""'])
-        said = self._said(key, value)
-        if said is not None:
-            return any_of([said])
         texts, numbers = _parts(self._clause, self._keys, key), list[str]()
         choices = self._choices
         if value in ("true", "false"):
-            texts, choices = intersect(texts, _WORDS) if setting else EMPTY, [] if setting else ["true", "false"]
+            texts, choices = EMPTY, ["true", "false"]
         elif not value.startswith('"'):
-            texts = subtract(texts, _OTHER_NUMBERS)
-            numbers = [] if setting and value != "null" else _NUMBERS.findall(self._clause)
-        elif setting:
-            choices = []
-            if found := _CHOICE.fullmatch(self._clause, setting.end()):
-                return any_of([found[1].lower()])
+            texts, numbers = subtract(texts, _OTHER_NUMBERS), _NUMBERS.findall(self._clause)
         if re.fullmatch(NUMBER, value):  # a text in place of a number is a word, a name, or has a unit
             one_number = len(numbers) == 1 and not CUTS.search(self._clause)
-            texts = EMPTY if one_number else intersect(texts, _LIKE_NUMBERS)
+            texts, choices = EMPTY if one_number else intersect(texts, _LIKE_NUMBERS), []
         build = Builder()
         parts = (texts, any_of(dict.fromkeys([*numbers, *self._nothing, *choices])))
         return build.finish(build.either(map(build.embed, parts)))
-
-    def _said(self, key: str, value: str) -> str | None:
-        """The number, or true or false, that the clause sets a key to that has such a value, or what it was where that
-        is to be counted in another way; None for another one."""
-        setting = setting_of(key, self._clause) if key and not value.startswith('"') else None
-        if setting is None:
-            return None
-        begin = setting.end()
-        word = re.compile(r"[A-Za-z-]+").match(self._clause, begin)
-        if word and ends_there(self._clause, word.end()):
-            said = word[0].lower()
-            switched = _SWITCHED.get(said) if value in ("true", "false", "null") else None
-            found = _SPELLED.get(said) or ("null" if said in ("null", "none") else switched)
-            return value if said in ("nothing", "empty", "blank") else found
-        number = _NUMBERS.match(self._clause, begin)
-        if number and value not in ("true", "false"):
-            return number[0] if ends_there(self._clause, number.end()) else None if value == "null" else value
-        return None
 
 
 def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
@@ -226,10 +186,7 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
     starts, ends = ({one.start() for one in form.finditer(text)} for form in (_STARTS, _ENDS))
     for one in SHORTENED.finditer(text):
         ends = ends - {one.end()} | {one.end() + 1}
-    setting = setting_of(key, text) if key else None
-    if setting:
-        starts, ends = value_of(text, setting, ends)
-    elif key:
+    if key:
         starts -= {one.start() for one in _EMPTY_WORDS.finditer(text)}
     words = words_of(json.loads(key)) if key else ()
     named = [next(mentions(key, text), None)] if key else []
@@ -237,7 +194,7 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
         named = [re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) for word in words]
     for mention in named:
         starts -= set(range(*mention.span())) if mention else set()
-    if not setting and (quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]):
+    if quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]:
         starts, ends = {one.start(1) for one in quoted}, {one.end(1) for one in quoted}
     at = inside[0]
     for i, char in enumerate(text + "\n"):

@@ -32,6 +32,8 @@ _PLAIN = re.compile(r"""[^\s"'{}\[\],#;&*!|>%@`](?:[^"'{}\[\]#;]*[^\s"'{}\[\]#;,
 _WORD = re.compile(r"[\w./:@%+-]*", re.ASCII)
 """Those that also a shell leaves as they are."""
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
+_LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
+"""Texts that can be the rest of a line, where all of it is one."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
@@ -76,8 +78,11 @@ class Member:
         end = self.end.replace(",", "", 1) if self.has_comma else self.end
         return replace(self, end="," + end if comma else end)
 
-    def of(self, value: Any, *, bare: bool) -> Member | None:
-        """With another value, written as this one is; None if it cannot be."""
+    def of(self, value: Any, *, bare: bool, literal: bool = False) -> Member | None:
+        """With another value, written as this one is, or all of the rest of its line if texts are `literal`; None if it
+        cannot be."""
+        if literal and isinstance(value, str) and _LITERAL.fullmatch(value) and value.isprintable():
+            return replace(self, value=value, written=value, is_bare=True)
         is_shell = self.sep == "=" and "." not in self.key  # a dotted one is of Java's properties, without quotes
         is_line = isinstance(value, str) and value.isprintable()
         if isinstance(value, Number):
@@ -156,7 +161,7 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
         sections = heads & where
         if shared(name, said) and (len(some) > 1 or sections):
             named = sections - words_of(name)
-            inside = [len(words_of(" ".join(_above(lines, i))) & named) for i, _ in some]
+            inside = [len(words_of(" ".join(above(lines, i))) & named) for i, _ in some]
             best = [one for one, score in zip(some, inside, strict=True) if score == max(inside)]
             if max(inside) == 0 and named:
                 best = []
@@ -178,7 +183,7 @@ def _places_said(instruction: str) -> frozenset[str]:
     return words_of(" ".join([head, *behind]))
 
 
-def _above(lines: Sequence[str | Member], at: int) -> Iterator[str]:
+def above(lines: Sequence[str | Member], at: int) -> Iterator[str]:
     """The lines that a member lies under: of sections, of objects, and of elements of lists."""
     member = lines[at]
     depth = len(member.lead) if isinstance(member, Member) else 0
@@ -224,4 +229,6 @@ def shared(text: str, said: frozenset[str]) -> int:
 
 
 def _begins(one: str, other: str) -> bool:
-    return min(len(one), len(other)) >= LEAST_SHARED and (one.startswith(other) or other.startswith(one))
+    if min(len(one), len(other)) < LEAST_SHARED:
+        return f"{one}s" == other or f"{other}s" == one
+    return one.startswith(other) or other.startswith(one)

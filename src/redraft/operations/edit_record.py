@@ -11,18 +11,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.edit_clauses import mentions, quoted, said_of, spread, stays
+from redraft.operations.edit_clauses import mentions, named_by, said_of, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
     OPENS,
     TEXT,
     Member,
+    above,
     alike,
     is_text,
     member_of,
@@ -30,6 +30,8 @@ from redraft.operations.edit_member import (
     shared,
     words_of,
 )
+from redraft.operations.edit_values import quoted
+from redraft.operations.edit_wording import on_one_line, spread
 from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read
 
 MOST_MEMBERS = 8
@@ -44,10 +46,11 @@ _PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
 """A member of an object on one line, with the comma behind it."""
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
+_NOUN = r"(?:line|variable|setting|entry|key|field|option|property)"
 _ADDED = re.compile(
-    r"((?:^|[,;.] |\band )\s*add (?:an? |the )?)"
-    r"(?:(?:new |environment )?(?:line|variable|setting|entry|key|field|option) )?([\w.-]+)"
-    r"(?: ?= ?| with (?:the )?value )",
+    rf"((?:^|[,;.] |\band )\s*add (?:an? |the )?)(?:(?:new |environment )?{_NOUN} (?:named |called )?)?([\w.-]+)"
+    rf"(?: {_NOUN})?"
+    r"(?: ?= ?| with (?:the )?(?:value )?| of | set to )",
     re.IGNORECASE,
 )
 _RUN_ON = re.compile(r"(=[^\s,;]+) (?=[\w.-]+=)")
@@ -65,9 +68,14 @@ _SWITCHING = re.compile(
     rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))",
     re.IGNORECASE,
 )
+_MODES = frozenset(("mode", "flag", "setting", "option", "feature", "support", "the", "a", "for", "of", "again"))
+"""Words of what is turned on or off that its key need not have."""
 _OPPOSITES = {
     word: (other, is_on)
-    for on, off in (("true", "false"), ('"yes"', '"no"'), ('"on"', '"off"'), ('"True"', '"False"'), ("1", "0"))
+    for on, off in (
+        *(("true", "false"), ("1", "0"), ('"True"', '"False"')),
+        *(('"yes"', '"no"'), ('"on"', '"off"'), ('"Yes"', '"No"'), ('"On"', '"Off"')),
+    )
     for word, other, is_on in ((on, off, True), (off, on, False))
 }
 """Values in the form of JSON, what each is not, and whether it is on."""
@@ -96,7 +104,8 @@ class Record:
     def asked(self, instruction: str) -> str:
         """An instruction in the words that a model of records was taught: `=` between spaces, keys as they are shown,
         no sections, and "set debug to false" for "turn off debug"."""
-        asked = _RUN_ON.sub(r"\1, ", _SWITCHING.sub(self._switched, instruction))
+        asked = _SWITCHING.sub(self._switched, on_one_line(instruction))
+        asked = _RUN_ON.sub(lambda one: one[0] if _is_in_value(one) else f"{one[1]}, ", asked)
         asked = _ASSIGNED.sub(r"\1 = ", asked)
         heads = words_of(
             " ".join(line for line in self.lines if isinstance(line, str) and OPENS.fullmatch(line.strip()))
@@ -107,6 +116,14 @@ class Record:
             ends = re.compile(rf"{place}(?=[.!]?$)", re.IGNORECASE) if to else None  # "Add KEY: VALUE to SECTION"
             asked = ends.sub("", asked) if ends else asked
             asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
+        for i, one in self.shown.items():
+            bare = rf"(?:{named_by(quoted(one.name))}|{re.escape(one.name)}(?![\w-]))"
+            over = "|".join(re.sub("(.{3}.*?)(g?ing)$", r"\1(?:\2)?", word) for word in self._words_above(i))
+            qualified = rf"(?<![\w.-])(?:{over})(?:['’]s? |[ .])(?=(?:(?:{over})[ .])?{bare})"
+            asked = re.sub(qualified, "", asked, flags=re.IGNORECASE) if over else asked
+            if others := "|".join(heads - words_of(one.name)):  # another section's, which is not shown
+                elsewhere = rf"(?<![\w.-])({others})(?:['’]s)? (?={re.escape(one.name)}(?![\w-]))"
+                asked = re.sub(elsewhere, lambda at: at[0] if _is_in_value(at) else f"{at[1]}.", asked, flags=re.I)
         if self._is_loud:
             names = "|".join(re.escape(one.name) for one in self.shown.values())
             asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)|{_LOUD}", _small_where_named, asked)
@@ -116,10 +133,12 @@ class Record:
 
     def _switched(self, found: re.Match[str]) -> str:
         """What is to be on or off, as a value of the one member that it names; as it was if there is none."""
-        words = words_of(found["what"] or found["named"] or found["which"])
+        words = words_of(found["what"] or found["named"] or found["which"]) - _MODES
+        own = {i: words - self._words_above(i) or words for i in self.shown}
         wanted = (found["state"] or found["how"] or found["verb"]).lower()
         scores = {i: shared(one.name, words) for i, one in self.shown.items() if str(one.json) in _OPPOSITES}
         best = [i for i, score in scores.items() if score == max(scores.values()) > 0]
+        best = [i for i in best if shared(" ".join(own[i]), words_of(self.shown[i].name)) == len(own[i])]
         if len(best) != 1:
             return found[0]
         one = self.shown[best[0]]
@@ -132,6 +151,9 @@ class Record:
         """Whether its keys are capitals, as those of variables, and one each in small letters, too."""
         names = [one.name for one in self.shown.values()]
         return all(name.isupper() for name in names) and len({name.lower() for name in names}) == len(names)
+
+    def _words_above(self, at: int) -> frozenset[str]:
+        return words_of(" ".join(above(self.lines, at)))
 
     def _as_shown(self, name: str) -> str:
         return name.lower() if self._is_loud else name
@@ -162,7 +184,8 @@ class Record:
         name = "" if judged is None else judged[0][0]
         careful = judged is None and not self._is_shell  # then values change alone, and texts are in quotes
         for bare in (False,) if careful else (True, False):  # text without quotes first, where there is any
-            made = self._changed(found, bare=bare, commas=name in JSONS or not self.joint)
+            is_literal = not careful and self._is_literal and name != "TOML"
+            made = self._changed(found, bare=bare, commas=name in JSONS or not self.joint, literal=is_literal)
             new = None if made is None else self._joined(made.lines)
             if made is None or new is None or (careful and (made.gone or len(made.lines) != len(self.lines))):
                 continue
@@ -177,18 +200,21 @@ class Record:
         return None
 
     def left_out(self, asked: str, answer: str) -> tuple[str, ...]:
-        """The keys that an instruction speaks of, no values, and that the answer has as they were."""
+        """The keys that an instruction speaks of, and that the answer has as they were, and in quotes the parts of it
+        that nothing comes of."""
         members = {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
         said = said_of(members, spread(members, asked))
-        with suppress(ValueError, RecursionError):
-            found, was = loads(answer), loads(self.text)
-            clauses = {key: said.rest for key in members if any(mentions(key, said.rest)) and not stays(key, said.rest)}
-            spoken = {json.loads(key): clause for key, clause in {**clauses, **said.settings}.items()}
-            same = {name: str(was[name]) for name in spoken if found.get(name, was) == was[name]}
-            said_so = {name for name, old in same.items() if re.search(rf"(?<!\w){re.escape(old)}(?!\w)", spoken[name])}
-            left = same.keys() - said_so
-            return tuple(one.name for one in self.shown.values() if self._as_shown(one.name) in left)
-        return ()
+        unread, found, was = tuple(f'"{text.strip(" ,.;")}"' for text in said.unread), loads(answer), loads(self.text)
+        named = {json.loads(key) for key in members if any(mentions(key, said.rest)) and not stays(key, said.rest)}
+        same = {name for name in named if name in found and found[name] == was[name]}
+        so = {name for name in same if re.search(rf"\b(?:to|=|:|be) {re.escape(str(was[name]))}(?!\w)", said.rest)}
+        changed = {key for key in members if found.get(json.loads(key)) != was[json.loads(key)]}
+        same |= {json.loads(key) for key, value in said.values.items() if value != members[key] and key not in changed}
+        if found.keys() <= was.keys():
+            read = {text for key in changed for text in said.spoken.get(key, ())}
+            idle = {text for key, texts in said.spoken.items() for text in texts if json.loads(key) not in named}
+            unread += tuple(f'"{text.strip(" ,.;")}"' for text in sorted(idle - read))
+        return *(one.name for one in self.shown.values() if self._as_shown(one.name) in same - so), *unread
 
     @property
     def _is_json(self) -> bool:
@@ -210,7 +236,17 @@ class Record:
     def _is_shell(self) -> bool:
         return all(one.sep == "=" for one in self.shown.values())
 
-    def _changed(self, found: Mapping[str, Any], *, bare: bool, commas: bool) -> _Change | None:
+    @property
+    def _is_literal(self) -> bool:
+        """Whether texts have no quotes, as in services and Java's properties, where these would be a part of them."""
+        members = [line for line in self.lines if isinstance(line, Member)]
+        grouped = any("." in one.name for one in members) or any(
+            isinstance(line, str) and re.match(r"\[[^\[\]]+\]\s*$", line) for line in self.lines
+        )
+        is_plain = all("=" in one.sep and (one.is_bare or not is_text(one)) for one in members)
+        return grouped and is_plain and any(one.is_bare for one in members)
+
+    def _changed(self, found: Mapping[str, Any], *, bare: bool, commas: bool, literal: bool) -> _Change | None:
         members = [*self.shown.values()]
         names = {one.name for one in members}
         new, kept = [name for name in found if name not in names], set[str]()
@@ -236,7 +272,8 @@ class Record:
                 value = alike(found[name], one.value)
                 same = type(value) is type(one.value) and value == one.value
                 called = one if name == one.name else one.called(name)
-                made = called if same or called is None else called.of(value, bare=mostly or (bare and one.is_bare))
+                own = mostly or (bare and one.is_bare)
+                made = called if same or called is None else called.of(value, bare=own, literal=literal)
                 if made is None:
                     return None
                 lines.append(made)
@@ -244,17 +281,19 @@ class Record:
             elif commas and not one.has_comma:  # the last of an object: the one above is the last now
                 _end_above(lines)
         for name in () if renamed else new:
-            if not self._add(lines, name, found[name], bare=mostly, commas=commas):
+            if not self._add(lines, name, found[name], bare=mostly, commas=commas, literal=literal):
                 return None
             wanted[name] = found[name]
         return _Change(tuple(lines), wanted, {*gone})
 
-    def _add(self, lines: list[str | Member], name: str, value: Any, *, bare: bool, commas: bool) -> bool:
+    def _add(
+        self, lines: list[str | Member], name: str, value: Any, *, bare: bool, commas: bool, literal: bool
+    ) -> bool:
         """Put a new member, written as the one above it, into its place; False if there is none."""
         at = self._place(lines)
         last = None if at is None else lines[at]
         called = last.called(name) if isinstance(last, Member) else None
-        made = None if called is None else called.of(value, bare=bare)
+        made = None if called is None else called.of(value, bare=bare, literal=literal)
         if at is None or made is None or not isinstance(last, Member):
             return False
         made = replace(made, end=re.sub(r"[ \t]*(?:#|//).*", "", made.end))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.language import Language, Source
-from redraft.constraints.sources import copying
+from redraft.constraints.sources import copying, replaced
 from redraft.engine.engine import Core
 from redraft.engine.request import Options
 
@@ -25,15 +28,29 @@ def held_to(engine: Core, source: Source, text: str, options: Options, verbatim:
 def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | None) -> Language:
     """The language of a schema's source, strings of which are parts of a text.
 
-    They are free where some part of the schema is left to a validator, since of few strings perhaps none satisfies it;
-    where the text is too long to copy from; and where each answer would be longer than `max_tokens`. Raises
-    ConstraintError for a schema that cannot be kept.
+    They are free where some part of the schema is left to a validator, since of few strings perhaps none satisfies it
+    (not so for lists whose elements differ, which can be shorter); where the text is too long to copy from; and where
+    each answer would be longer than `max_tokens`. Raises ConstraintError for a schema that cannot be kept.
     """
     free = engine.language(source)
     if free.held != "exact":
-        return free
+        schema = json.loads(source.text)
+        alike = _without_unique(schema)
+        if alike == schema or engine.language(replaced(source, alike)).held != "exact":
+            return free
     try:
         found = engine.language(copying(source, text))
     except OutOfReachError:
         return free
     return found if max_tokens is None or found.shortest <= max_tokens else free
+
+
+def _without_unique(schema: Any) -> Any:
+    """A schema whose lists may have an element twice, but for those that need more than one."""
+    if isinstance(schema, list):
+        return [_without_unique(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    low = schema.get("minItems", 0)
+    drops = schema.get("uniqueItems") is True and isinstance(low, int | float) and low <= 1
+    return {key: _without_unique(one) for key, one in schema.items() if not (drops and key == "uniqueItems")}

@@ -1,0 +1,152 @@
+"""The value that a clause states for a key: what stands behind its "to", less what is said beside it.
+
+    Set host to web1 for now.                 "web1", where "localhost" stood
+    Set title to Notes for all.               "Notes for all", where "Hi there" stood
+    Set port to eighty                        80
+    Set port to 3 or 4                        nothing
+
+What stood there says what may: where a text of words stood, words; where one word stood, one, if what follows it
+cannot belong to it; where a number stood, a number, or one with its unit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from redraft.numerals import spelled
+
+NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
+
+_SPELLED = {spelled(number): str(number) for number in range(101)}
+_SWITCHED = {"true": "true", "yes": "true", "on": "true", "enabled": "true"} | dict.fromkeys(
+    ("false", "no", "off", "disabled"), "false"
+)
+_EMPTY = re.compile(r"(?:an? )?(?:empty(?: string| text| value)?|nothing|blank)", re.IGNORECASE)
+_IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'])\3""")
+_SHORTENED = re.compile(r"(?:\b(?:Inc|Ltd|Corp|Co|Jr|Sr|St)|\b[A-Za-z]\.[A-Za-z])\.$")
+_VAGUE = re.compile(
+    r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
+    r"|either|match (?:the|its)|(?:upper|lower)case|twice|half|double)\b"
+)
+"""How begins what is none, but says how to find one."""
+_BESIDE = (
+    r"(?:please|instead(?: of .*)?|for now|from now on|as (?:requested|agreed|discussed|asked|planned|well|before)"
+    r"|(?:and |but )?not .*|rather than .*|because .*|since .*|so that .*|thanks?(?: you)?"
+    r"|\((?:was|not|instead|from) .*\))"
+)
+_BESIDE_WORDS = re.compile(
+    r"(?:(?:,\s*|\s+)(?:please|instead(?: of .*)?|for now|as (?:requested|agreed|discussed|asked|planned))"
+    rf"|,\s+{_BESIDE}"
+    r"|\s\((?:was|not|instead|from) .*\)|\s+(?:in|of|for) (?:the|this) (?:file|config|configuration|settings))[.!]?$",
+    re.IGNORECASE,
+)
+"""What may stand behind a text of words without being of it."""
+_HARMLESS = re.compile(
+    rf"[\s,]*(?:{_BESIDE}|now|then|again|too|also|only|(?:it|i|we|you|he|she|they|this|that|which|so) .*"
+    r"|the (?:old|previous|former|current) .*|\(.*\)"
+    r"|(?:in|of) (?:the|this) (?:file|config|configuration|settings)|in here|here)?[\s.!?]*",
+    re.IGNORECASE,
+)
+"""Behind a word, what asks for nothing more."""
+_BREAKS = re.compile(
+    r",?\s+(?:(?:to|as|with|for|in|of|on|at|by|if|from|when|while|until|via|since|because|not|instead|rather|please|now"
+    r"|then|again|too|also|only|exactly|temporarily|permanently|everywhere|thanks?|leaving|keeping)\b|[-–—]\s|\()"
+    r"|,\s+(?:it|i|we|you|he|she|they|this|that|which|so|the)\b"
+    r"|,?\s+(?:and|but)\s(?=.*(?:\sto\s|=)|(?:its|leave|keep|restart|reload|remove|delete|add|drop|do|don['’]?t|then)\b)",
+    re.IGNORECASE,
+)
+"""What begins behind a word that a value is, and does not belong to it."""
+_OTHER_NUMBERS = re.compile(r"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)")
+"""Numbers in another way: how they are to be written is open."""
+_UNITS = re.compile(r"\s?[%°€$£]|\s+seconds?", re.IGNORECASE)
+
+
+class Stated(NamedTuple):
+    """A value, as JSON, or None where none is clear; and what is said behind it that asks for more."""
+
+    value: str | None
+    beside: str = ""
+
+
+def stated(key: str, old: str, text: str) -> Stated:
+    """The value that a text states for a key which has an `old` one, both as JSON; the text is all behind the "to"."""
+    said = text.strip()
+    if inside := _IN_QUOTES.match(said):
+        return Stated(quoted(inside[2] or ""), _asking(said[inside.end() :]))
+    if not said or _VAGUE.match(said):
+        return Stated(None)
+    if not _SHORTENED.search(said):
+        said = (
+            re.sub(r"(?<=[^\W\d_]{3})[.!?]+$|[.?]+$", "", said)
+            if re.search(r"\s|\w\.$|\w\?$|^[^\W\d_]+!$", said)
+            else said
+        )
+    if old.startswith(('"', "[")):
+        return _text(json.loads(old) if old.startswith('"') else "A b", said)
+    word, behind = re.findall(r"^(\S*?)([,.;:!?]*(?:\s.*)?)$", said, re.DOTALL)[0]
+    is_switch, small = old in ("true", "false", "null"), word.lower()
+    if _EMPTY.fullmatch(said):
+        return Stated(None if old != "null" else '""')
+    found = (_SWITCHED.get(small) if is_switch else None) or ("null" if small in ("null", "none") else None)
+    if found is None and old not in ("true", "false"):
+        found = _SPELLED.get(small) or (word if re.fullmatch(NUMBER, word) else None)
+        unit = _UNITS.match(behind)
+        if found and unit and re.search(r"(?:ms|milli\w*|min\w*|hours?|days?)\W*$", key, re.IGNORECASE) is None:
+            percent = unit[0].strip() in "%°€$£"
+            return Stated(quoted(word + unit[0]) if percent else found, _asking(behind[unit.end() :]))
+    if found is not None:
+        return Stated(found, _asking(behind)) if _ends(behind) else Stated(None)
+    if old == "null":
+        return _text("", said)
+    if share := re.fullmatch(r"-?[\d.,]+\s?[%°€$£]", said):
+        return Stated(quoted(share[0]))
+    is_odd = bool(_OTHER_NUMBERS.fullmatch(word) or re.match(rf"{NUMBER}(?![\w.])", word))
+    may_be = _ends(behind) and (not is_odd or old in ("true", "false"))
+    return Stated(quoted(word), _asking(behind)) if may_be else Stated(None)
+
+
+def _text(old: str, said: str) -> Stated:
+    """A text in place of one."""
+    if _EMPTY.fullmatch(said):
+        return Stated('""')
+    if said.lower() in ("true", "false", "null"):
+        return Stated(said.lower())
+    if re.search(r"\s", old) or re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old):  # of words
+        while beside := _BESIDE_WORDS.search(said):
+            said = said[: beside.start()]
+        return Stated(quoted(said))
+    word = re.match(r"\S*[^\s,]", said)
+    behind = said[word.end() :] if word else ""
+    if word and behind:
+        if re.match(r",?\s+or\b", behind, re.IGNORECASE):
+            return Stated(None)
+        if sentence := re.fullmatch(r"(\S+[\w/])\.(\s+[A-Z].*)", said):
+            return Stated(quoted(sentence[1]), _asking(sentence[2]))
+        if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
+            return Stated(quoted(word[0]), _asking(behind))
+        if re.fullmatch(r"\d+[A-Za-z]+", old):  # a number with its unit is written as one
+            return Stated(None)
+        while beside := _BESIDE_WORDS.search(said):
+            said = said[: beside.start()]
+    return Stated(quoted(said))
+
+
+def _ends(behind: str) -> bool:
+    """Whether a value may end before a text."""
+    return bool(
+        _HARMLESS.fullmatch(behind)
+        or _BREAKS.match(behind)
+        or re.match(r",\s(?!no\b)|\s\(|,?\s+(?:and|but|then)\s+(?!-?\d)", behind)
+    )
+
+
+def _asking(behind: str) -> str:
+    """What is said behind a value, if it asks for more."""
+    return "" if _HARMLESS.fullmatch(behind) else behind.strip(" ,.;!?")
+
+
+def quoted(text: str) -> str:
+    """A text as JSON."""
+    return json.dumps(text, ensure_ascii=False)

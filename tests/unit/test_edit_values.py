@@ -1,0 +1,139 @@
+"""What people write of settings files, and what becomes of them without a model: the whole text, and what is left out.
+
+Wanted texts are written by hand; most of these instructions changed something else once, without a word.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from redraft.constraints.compile.limits import DEFAULT_LIMITS
+from redraft.operations.edit_language import edited
+from redraft.operations.edit_record import record_of
+from redraft.operations.edit_values import Stated, stated
+
+ENV = "APP_ENV=staging\nPORT=3000\nLOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=3\nTIMEOUT=30s\nDEBUG=false\n"
+YAML = "host: localhost\nport: 8080\ndebug: false\nworkers: 4\nbanner: Hello there\n"
+TOML = '[server]\nhost = "a"\nport = 80\n\n[database]\nhost = "b"\nport = 5432\nmaxConnections = 10\n'
+PACKAGE = '{\n  "name": "shop",\n  "version": "2.3.1",\n  "dependencies": {\n    "express": "^4.18.2"\n  }\n}\n'
+UNIT = "[Service]\nExecStart=/usr/bin/worker --verbose\nRestart=always\n"
+JAVA = "shop.greeting=Hello\nshop.port=80\n"
+PHP = "display_errors = Off\nmemory_limit = 128M\n"
+
+
+def made_of(text: str, instruction: str) -> tuple[str | None, tuple[str, ...]]:
+    """What an instruction makes of lines, None where a model is to be asked, and what it leaves out."""
+    record = record_of(text, instruction)
+    assert record is not None
+    asked = record.asked(instruction)
+    source = edited(record.text, asked)
+    assert source is not None
+    sole = source.compile(DEFAULT_LIMITS).dfa.trimmed().sole
+    if sole is None:
+        return None, ()
+    return record.after(sole.decode()), record.left_out(asked, sole.decode())
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction", "old", "new"),
+    [
+        (ENV, "Please set the log level to debug.", "info", "debug"),
+        (ENV, "Could you set port to 8081?", "3000", "8081"),
+        (ENV, "set port to 8081 (3000 is taken)", "3000", "8081"),
+        (ENV, "Set the retries to 10", "=3\n", "=10\n"),
+        (ENV, "set the timeout to 45s?", "30s", "45s"),
+        (ENV, "point the api url at https://api.example.com", "http://localhost:4000", "https://api.example.com"),
+        (ENV, "Use https instead of http for the API url", "http:", "https:"),
+        (ENV, "switch debug on", "false", "true"),
+        (YAML, "set the host as web1", "localhost", "web1"),
+        (YAML, "assign web1 to host", "localhost", "web1"),
+        (YAML, "give host the value web1", "localhost", "web1"),
+        (YAML, "set port equal to 80", "8080", "80"),
+        (YAML, "use 8081 as the port", "8080", "8081"),
+        (YAML, "change port 8080 to 8081", "8080", "8081"),
+        (YAML, "port should be 9000", "8080", "9000"),
+        (YAML, "Set the host to web1 as requested", "localhost", "web1"),
+        (YAML, "Set host to web1, the old one is gone", "localhost", "web1"),
+        (YAML, "Set the banner to: Down for maintenance", "Hello there", "Down for maintenance"),
+        (YAML, "set the banner to Welcome for all new users", "Hello there", "Welcome for all new users"),
+        (YAML, "Change the banner from Hello there to Bye now", "Hello there", "Bye now"),
+        (YAML, "Set port to 80. Set port to 81.", "8080", "81"),
+        (YAML, "1. Set host to web1\n2. Set port to 80", "localhost\nport: 8080", "web1\nport: 80"),
+        (TOML, "Set database.port to 5433", "5432", "5433"),
+        (TOML, "the server's port should be 81", "= 80\n", "= 81\n"),
+        (TOML, "Set the max connections to 20", "= 10\n", "= 20\n"),
+        (PACKAGE, "bump the express version to ^5.0.0", "^4.18.2", "^5.0.0"),
+        (UNIT, "Set ExecStart to /usr/bin/worker --quiet", "--verbose", "--quiet"),
+        (UNIT, "Set ExecStart to /usr/bin/worker --a=1 --b=2", "--verbose", "--a=1 --b=2"),
+        (JAVA, "Set shop.greeting to Good morning", "=Hello", "=Good morning"),
+        (PHP, "turn display_errors on", "Off", "On"),
+    ],
+)
+def test_what_is_clear_is_done(text: str, instruction: str, old: str, new: str) -> None:
+    assert made_of(text, instruction) == (text.replace(old, new, 1), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction", "old", "new", "left"),
+    [
+        (YAML, "set port to 80 and the wibble count to 3", "8080", "80", "wibble count"),
+        (YAML, "Set the host to web1 and the flux capacitor to Never", "localhost", "web1", "flux capacitor"),
+        (YAML, "Rename host to hostname and set it to web1", "host:", "hostname:", "set it to web1"),
+        (YAML, "double the workers and set port to 80", "8080", "80", "double the workers"),
+        (YAML, "set host to web1 temporarily", "localhost", "web1", "temporarily"),
+        (ENV, "set API_URL to http://a:5000 when it is up", "http://localhost:4000", "http://a:5000", "when it is up"),
+        (TOML, "Set the server's port to 90 and the database's port to 6000", "= 80\n", "= 90\n", "6000"),
+    ],
+)
+def test_what_else_is_said_is_named(text: str, instruction: str, old: str, new: str, left: str) -> None:
+    made, left_out = made_of(text, instruction)
+    assert made == text.replace(old, new, 1)
+    assert any(left in one for one in left_out), left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction"),
+    [
+        (ENV, "Set the redis port to 6380"),
+        (ENV, "Comment out API_URL"),
+        (YAML, "set the metrics port to 9100"),
+        (PACKAGE, "Set the node version to 22"),
+        (PACKAGE, "What happens if I set version to 3?"),
+        (YAML, "should I set debug to true?"),
+        (YAML, "The port was set to 80 by mistake."),
+        (YAML, "Set host to either web1 or web2"),
+        (YAML, "bump the port to the next free one"),
+        (YAML, "Set port to 80, no, 81"),
+        (YAML, "copy host to hostname"),
+        (YAML, "remove the comment behind banner"),
+        (YAML, "disable debug verification"),
+        (YAML, "add two more workers"),
+        (YAML, "translate the banner to German"),
+        (ENV, "Change the password in API_URL to hunter2"),
+    ],
+)
+def test_what_is_not_meant_or_not_clear_changes_nothing_and_is_named(text: str, instruction: str) -> None:
+    made, left_out = made_of(text, instruction)
+    assert (made, bool(left_out)) == (text, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "text", "value", "beside"),
+    [
+        ("host", '"localhost"', "web1 as planned", '"web1"', ""),
+        ("host", '"localhost"', "web1 in the next release", '"web1"', "in the next release"),
+        ("title", '"Hi there"', "Notes, bolts and nuts", '"Notes, bolts and nuts"', ""),
+        ("owner", '"Bob"', "Ann and Eve, please", '"Ann and Eve"', ""),
+        ("host", '"localhost"', "'a b' for tests", '"a b"', "for tests"),
+        ("timeout", "10", "30 seconds", "30", ""),
+        ("timeout_ms", "10", "30 seconds", None, ""),
+        ("timeout", "10", "30 minutes", None, ""),
+        ("size", "10", "95 %", '"95 %"', ""),
+        ("port", "10", "twenty-one", "21", ""),
+        ("debug", "false", "enabled", "true", ""),
+        ("note", "null", "see below", '"see below"', ""),
+        ("file", '"a"', '""', '""', ""),
+    ],
+)
+def test_a_value_is_what_its_clause_states(key: str, old: str, text: str, value: str | None, beside: str) -> None:
+    assert stated(key, old, text) == Stated(value, beside)
