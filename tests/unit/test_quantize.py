@@ -121,6 +121,34 @@ def test_a_target_that_exists_and_a_packed_source_are_refused(plain: Path, tmp_p
         load_model(folder, plan=PLANS["int8"])
 
 
+def test_what_cannot_be_loaded_is_not_packed(plain: Path, tmp_path: Path) -> None:
+    """What a config does not have was left out without a word, and NaN written into a folder that nothing loads."""
+    norm = "model.decoder.norm.weight"
+
+    def surplus(tensors: dict[str, Tensor]) -> None:
+        tensors["model.decoder.layers.9.layer_scalar"] = torch.ones(1)
+
+    def broken(tensors: dict[str, Tensor]) -> None:
+        tensors[norm] = tensors[norm] * torch.nan
+
+    for change, said in (
+        (surplus, "holds 1 tensors that the model in its config.json does not have"),
+        (broken, f"{norm} holds NaN or infinity"),
+    ):
+        folder, target = tmp_path / change.__name__, tmp_path / f"{change.__name__}-packed"
+        tiny_checkpoint(folder, tiny_config(**WIDE))
+        edit_tensors(folder, change)
+        with pytest.raises(WeightsError, match=said):
+            quantize_checkpoint(folder, target, PLANS["int8"])
+        assert not target.exists()
+    blocks = tmp_path / "blocks"
+    blocks.mkdir()
+    (blocks / "config.json").write_bytes((plain / "config.json").read_bytes())
+    (blocks / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(WeightsError, match="holds GGUF, whose blocks are quantized already"):
+        quantize_checkpoint(blocks, tmp_path / "blocks-packed", PLANS["int8"])
+
+
 def test_two_of_one_new_folder_do_not_mix(plain: Path, tmp_path: Path) -> None:
     """The second emptied the folder of the first, or was refused by the system's words for it."""
     stage = tmp_path / ".packed.quantizing"
@@ -420,6 +448,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
     stage = tmp_path / ".again.quantizing"
     before = {path.name: path.stat().st_mtime_ns for path in stage.glob("*.safetensors")}
     assert before
+    short = stage / min(before)  # a disk lost its end: it is written again
+    short.write_bytes(short.read_bytes()[:5000])
+    del before[short.name]
     (part := next(stage.glob("*.part"))).unlink()
     part.symlink_to(tmp_path / "mine")  # through which the rest of the shard was written
     (stage / ".config.json.0123abcd").write_text("of a killed one")  # it was in the finished folder

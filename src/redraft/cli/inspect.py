@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     disk: dict[str, int] | None = None
     if has_weights(folder):
         disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in WeightSource(folder).tensors.values())
+    elif blocks := sorted(folder.glob("*.gguf")):
+        disk = {"GGUF": sum(path.stat().st_size for path in blocks)}
     found = describe(config, count_parameters(config.model), disk, sizes)
     asked = (arguments.context, arguments.batch, arguments.plan)
     if None in given or arguments.constrained or any(one is not None for one in asked):

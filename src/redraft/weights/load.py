@@ -80,7 +80,7 @@ def load_model(
     layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.formats and plan:
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
-    _check_headers(source, layout, config.model, report)
+    check_headers(source, layout, config.model, report)
     kept: Formats = {} if plan else source.kept(wanted)
     packed = layout.formats or kept or formats(config.model, plan)
     if plan is None and (blocks := source.blocks(packed, wanted)):
@@ -134,7 +134,8 @@ def check_usable(
     check_fits(config, dtype, packed, room, report, placement)
 
 
-def _check_headers(source: WeightSource, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
+def check_headers(source: WeightSource, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
+    """Raise WeightsError if a folder's tensors are not those of its config's model."""
     trivial = {piece.stored: piece for piece in layout.trivial}
     known = {piece.stored for piece in layout.pieces} | trivial.keys() | set(layout.unread)
     names = sort_names(source.tensors.keys() - known, layout.whole)

@@ -29,11 +29,11 @@ from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
-from redraft.weights.load import read_settings
+from redraft.weights.load import check_headers, read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, shown, slots
 from redraft.weights.plan import Formats, PackingPlan, formats
 from redraft.weights.shards import TensorHeader, index_json, split, write_shard
-from redraft.weights.source import INDEX, TEXT_FILES, WeightSource
+from redraft.weights.source import INDEX, TEXT_FILES, WeightSource, has_weights
 
 REPORT = "quantization_report.json"
 _PROGRESS = "progress.json"
@@ -114,11 +114,15 @@ def quantize_checkpoint(
         raise WeightsError(f"plan {plan.name} packs the embedding table, which files have plain; use --plan on loading")
     if os.path.lexists(target):
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
-    config, source = read_config(folder), source or WeightSource(folder)
+    config = read_config(folder)
+    if source is None and not has_weights(folder) and any(folder.glob("*.gguf")):
+        raise WeightsError(f"{folder} holds GGUF, whose blocks are quantized already; give the folder of safetensors")
+    source = source or WeightSource(folder)
     wanted = slots(config.model)
     layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.pieces:
         raise WeightsError(f"{folder} is packed already; start from the checkpoint that is not quantized")
+    check_headers(source, layout, config.model, lambda _: None)
     packed = formats(config.model, plan)
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
@@ -188,11 +192,6 @@ def _items(source: WeightSource, wanted: Sequence[Slot], packed: Formats) -> Ite
     """All items to write, in the order of the network; then the vision tower, unchanged."""
     for slot in wanted:
         form = packed.get(slot.target)
-        if slot.stored not in source.tensors:
-            raise WeightsError(f"{source.folder} lacks {slot.stored}; fetch the model again")
-        if source.tensors[slot.stored].shape != slot.shape:
-            shape = list(source.tensors[slot.stored].shape)
-            raise WeightsError(f"{slot.stored} has shape {shape}; config.json makes it {list(slot.shape)}")
         if form is None:
             yield _copied(source, slot.stored)
             continue
@@ -234,13 +233,22 @@ def _resume(
         if found.making == json.loads(json.dumps(making)):
             made = {name: {one.matrix.slot.target for one in items if one.matrix} for name, items in shards.items()}
             done = found.done.items()
-            return {name: sums for name, sums in done if (stage / name).is_file() and sums.keys() == made.get(name)}
+            sizes = {name: sum(item.num_bytes for item in items) for name, items in shards.items()}
+            return {
+                name: sums
+                for name, sums in done
+                if sums.keys() == made.get(name) and (stage / name).is_file() and _size(stage / name) > sizes[name]
+            }
     if strange := [one.name for one in stage.iterdir() if not _is_ours(one.name)]:
         raise WeightsError(f"{stage} holds {shown(strange)}, which this did not write; remove the folder")
     for one in sorted(stage.iterdir(), key=lambda one: one.name == _PROGRESS):  # it goes last: a kill may come
         one.unlink()
     write_json(path, {"making": making, "done": {}})
     return {}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _is_ours(name: str) -> bool:
@@ -294,10 +302,16 @@ def _chunks(source: WeightSource, items: Sequence[_Item], errors: _Errors) -> It
 def _copy(source: WeightSource, item: _Item) -> Iterator[Tensor]:
     shape = item.headers[0].shape
     if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
-        yield source.read(item.stored)
+        yield _finite(item.stored, source.read(item.stored))
         return
     for start in range(0, shape[0], _CHUNK_ROWS):
-        yield source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
+        yield _finite(item.stored, source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS)))
+
+
+def _finite(stored: str, numbers: Tensor) -> Tensor:
+    if not all(bound.isfinite() for bound in numbers.aminmax()):
+        raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
+    return numbers
 
 
 def _packed(source: WeightSource, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
@@ -305,9 +319,7 @@ def _packed(source: WeightSource, stored: str, matrix: Matrix, form: Format, err
         weight = source.read(stored)
     else:
         weight = source.read_rows(stored, slice(matrix.expert, matrix.expert + 1))[0, matrix.rows]
-    if not all(bound.isfinite() for bound in weight.aminmax()):
-        raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
-    packed = pack(weight, form, matrix.prefix)
+    packed = pack(_finite(stored, weight), form, matrix.prefix)
     errors.add(matrix.slot.target, error(weight, packed))
     yield from stored_names(matrix.prefix, packed).values()
 
