@@ -195,7 +195,7 @@ def test_a_refusal_that_waits_gives_way_and_an_answer_does_not_wait(guarded: Ins
 
     monkeypatch.setattr(middleware, "_Seen", Noted)
     monkeypatch.setattr(bounds.Refusals, "wait_sec", noted)
-    monkeypatch.setattr(middleware, "asyncio", Mock(sleep=slept, CancelledError=asyncio.CancelledError))
+    monkeypatch.setattr(middleware, "asyncio", Mock(wraps=asyncio, sleep=slept, CancelledError=asyncio.CancelledError))
     keys = ["Bearer other", "Bearer first-key", "Bearer other"]
     assert [ask(guarded, authorization=key).status_code for key in keys] == [401, 200, 401]
     assert counted == ["127.0.0.1"] * 2
@@ -453,6 +453,28 @@ def test_what_the_end_of_the_server_cuts_off_says_so(streams: bool) -> None:
     said = sent[1]["body"].removeprefix(b"data: ").removesuffix(DONE if streams else b"")
     assert json.loads(said)["error"]["code"] == "draining"
     assert sent[1]["body"].endswith(DONE) == streams
+
+
+def test_a_body_that_never_ends_does_not_keep_a_server_that_is_being_ended() -> None:
+    """It kept it for all of --drain, 30 s."""
+    sent, service = list[Any](), Service(Settings())
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with pytest.raises(ApiError) as refused:
+            await receive()
+        sent.append(refused.value)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        task = asyncio.ensure_future(middleware.Middleware(app, service, Log(None))(SCOPE, receive, Mock()))
+        await asyncio.sleep(0.05)
+        service.drain()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(run())
+    assert (sent[0].status, sent[0].code) == (503, "draining")
 
 
 def test_half_of_the_threads_are_the_most_of_one_caller() -> None:

@@ -72,6 +72,8 @@ def test_a_text_is_asked_for_its_fields_where_that_is_served(nano: Engine) -> No
     for content, more, shown in (
         (text, form, asked),
         (text, {"json_schema": SCHEMA}, asked),
+        (text, {"response_format": {"type": "json_object", "schema": SCHEMA}}, asked),
+        (text, {"response_format": {"type": "json_schema", "schema": SCHEMA}}, asked),
         ([{"type": "text", "text": text}], {"structured_outputs": {"json": "who, qty int, item"}}, asked),
         (text, {"tools": [ORDER], "tool_choice": "required"}, asked),
         (text, {"tools": [ORDER, other], "tool_choice": NAMED}, asked),

@@ -211,5 +211,7 @@ def _say(engine: Engine, url: str, *, keyed: bool) -> None:
     bits = str(model.dtype).removeprefix("torch.")
     body = TRY_SUDOKU if engine.folder is not None and engine.folder.name == "nano-sudoku" else TRY
     note(f"serving {engine.folder or 'a model'} on {model.device}, {bits}")
+    if body is TRY and not engine.by_fields:  # where nothing is said, a conversation is sent as it is
+        body = TRY.removesuffix("}") + ',"canvas":{"ask_fields":true}}'
     note(f"try  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'")
     print(url, flush=True)

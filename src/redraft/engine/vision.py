@@ -20,11 +20,11 @@ import torch
 
 from redraft.config import ModelConfig
 from redraft.constraints.compile.limits import PREPARING, Turns
-from redraft.errors import ConfigError
+from redraft.errors import ConfigError, RequestError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
 from redraft.images.parts import png_bytes, scans
-from redraft.images.pixels import LIMITS, ImageLimits, Picture, is_small, load_rgb, prepare
+from redraft.images.pixels import LIMITS, ImageLimits, Picture, is_small, load_rgb, prepare, sent_pixels
 from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.vision import VisionTower
@@ -88,6 +88,10 @@ class Vision:
 
         Raises RequestError for an image that cannot be used, ConfigError and WeightsError for a tower that cannot be.
         """
+        if (sent := sum(sent_pixels(one.image) for one in given)) > MOST_PIXELS:
+            raise RequestError(
+                f"the images have {sent} pixels in all; at most {MOST_PIXELS}, so send fewer or smaller ones"
+            )
         pictures, pixels, scanned = [], MOST_PIXELS, MOST_SCANNED
         for one in given:
             limits = ImageLimits(

@@ -158,6 +158,18 @@ def _check_unopened(data: bytes, part: str, limits: ImageLimits) -> None:
         raise RequestError(f"{part} is a WebP image of {width}x{height}; at most {most} pixels, so make it smaller")
 
 
+def sent_pixels(data: object) -> int:
+    """The pixels of an image by its head, without decoding it; 0 for what cannot be opened, which is refused later."""
+    try:
+        if not isinstance(data, bytes):
+            return 0
+        _check_unopened(data, "", LIMITS)
+        with Image.open(BytesIO(data), formats=FORMATS) as image:
+            return image.width * image.height
+    except Exception:  # as above; who loads it says what is wrong
+        return 0
+
+
 def is_small(data: bytes) -> bool:
     """Whether an image is decoded in a moment, by its size and what its head says; one that is refused, is, too."""
     try:

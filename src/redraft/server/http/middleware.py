@@ -29,6 +29,8 @@ OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no
 UNVERSIONED = ("/chat/completions", "/completions", "/responses", "/models")
 """Paths whose `/v1` may be left out, as base URLs often lack it."""
 ABSOLUTE = re.compile(r"(?i)\Ahttps?://[^/]*")
+POLL_SEC = 0.25
+"""How often it is looked, while a body is being sent, whether the server is being ended."""
 SAFE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -123,10 +125,11 @@ class Middleware:
         limit = self.service.body_bytes
 
         async def bounded() -> Message:
-            message = await receive()
+            message = await self._sent(receive, seen)
             if message["type"] == "http.request":
                 size = len(message.get("body", b""))
                 seen.read += size
+                seen.whole = not message.get("more_body", False)
                 self._bodies.add(seen.caller, size, seen.read)
                 if seen.read > limit:
                     raise body_too_large(limit)
@@ -135,6 +138,19 @@ class Middleware:
             return message
 
         return bounded
+
+    async def _sent(self, receive: Receive, seen: _Seen) -> Message:
+        """What a client sends next. Raises ApiError where the server is being ended and the body is not there yet."""
+        if seen.whole:
+            return await receive()
+        sent = asyncio.ensure_future(receive())
+        try:
+            while not (await asyncio.wait({sent}, timeout=POLL_SEC))[0]:
+                if self.service.phase == "draining":
+                    raise stopping()
+        finally:
+            sent.cancel()
+        return sent.result()
 
     def _account(self, scope: Scope, route: object, seen: _Seen) -> None:
         metrics = self.service.metrics
@@ -164,7 +180,7 @@ class _Seen:
         self._send, self.id, self._refusals, self.state = send, id_, refusals, state
         self.began, self.status, self.done = time.monotonic(), 0, False
         self.caller: object = None
-        self.read = 0  # bytes of its body
+        self.read, self.whole = 0, False  # bytes of its body, and whether these are all
         self.notes: MutableMapping[str, Any] = {}
 
     async def send(self, message: Message) -> None:

@@ -84,7 +84,9 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
         constraint = _copied(service, body, constraint, asked, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
-    form = ChatForm(text, bool(body.logprobs), choice, "" if constraint else _hint(service, messages))
+    form = ChatForm(
+        text, bool(body.logprobs), choice, "" if constraint else _hint(service, messages), len(body.messages)
+    )
     canvas = body.canvas or CanvasOptions()
     wanted = service.settings.ask_fields if canvas.read_back is None else canvas.read_back  # as sent, else as served
     again = asked is not None and wanted and not any(request.images for request in requests)
@@ -166,7 +168,9 @@ def _schema(body: Chat, choice: Choice) -> Any:
     form, output = body.response_format, body.structured_outputs
     if output is not None and output.json_ is not None:
         return plain_schema(output.json_)
-    return body.json_schema if form is None or form.json_schema is None else form.json_schema.schema_
+    if form is None:
+        return body.json_schema
+    return form.schema_ if form.json_schema is None or form.schema_ is not None else form.json_schema.schema_
 
 
 def _called(call: Call) -> dict[str, Any]:

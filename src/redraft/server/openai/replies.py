@@ -25,7 +25,7 @@ FINISHED: Mapping[FinishReason | None, str] = {"stop": "stop", "length": "length
 @dataclass(frozen=True)
 class ChatForm:
     """`chat.completion`. With a forced `choice` the whole answer is a call; otherwise it may hold some. A `hint` is a
-    sentence for people about what the model was not taught."""
+    sentence for people about what the model was not taught; `turns` is how many messages were sent."""
 
     prefix: ClassVar = "chatcmpl"
     whole_object: ClassVar = "chat.completion"
@@ -35,6 +35,7 @@ class ChatForm:
     logprobs: bool = False
     choice: Choice = NO_TOOLS
     hint: str = ""
+    turns: int = 0
 
     def whole(self, i: int, done: Generation) -> Json:
         """A message."""
@@ -85,7 +86,7 @@ class ChatForm:
                 rest += call.written
         calls = [
             {
-                "id": f"call_{done.seed:016x}{done.prompt_tokens:x}x{n}",  # another one in each turn
+                "id": f"call_{done.seed:016x}{self.turns:x}x{done.prompt_tokens:x}x{n}",  # another one in each turn
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
             }
