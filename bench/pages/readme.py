@@ -71,7 +71,7 @@ def nano(root: Path) -> str:
         f"{phrased['count']} phrasings that its training data lacks, it gets {phrased['fields']:.0%} of the fields "
         f"right. If a text does not say what is asked, null is the right answer, and nano gives it for "
         f"{own['fields']:.0%} of such fields. An answer that is unlikely when read back is written again, from left to "
-        f"right: {typed['rewritten']} of the typed ones were. On a terminal, `json` names values that look like a "
+        f"right: {typed['rewritten']} of the typed ones were. On stderr `json` names values that look like a "
         f"guess: it did so for {wrong[0]} of the {wrong[1]} wrong answers to the typed sentences, and for {right[0]} "
         f"of the {right[1]} right ones. nano was also trained on other tasks; it gets {others} right."
     )

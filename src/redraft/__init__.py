@@ -1,7 +1,11 @@
 """redraft: run, measure and train block-diffusion language models of the DiffusionGemma family.
 
-Importing this package is cheap; torch is imported when it is first needed, with `GOMP_SPINCOUNT` set to 2000 in the
-environment unless it says otherwise.
+    engine = redraft.load("nano")
+    done = engine.extract("Send 3 apples to Maria.", "who, qty int, item", seed=1)
+    print(done.text)
+
+`redraft.load` returns an `Engine`; `help(redraft.Engine)` has every call. Importing this package is cheap; torch is
+imported when it is first needed, with `GOMP_SPINCOUNT` set to 2000 in the environment unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -63,6 +67,11 @@ __all__ = [
     "__version__",
     "load",
 ]
+
+
+def __dir__() -> list[str]:
+    """What the package is for, to those who look; what needs torch is named, and not yet imported."""
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 53_100, TESTS: 38_850}
+WHOLE_WALLS = {SOURCE: 53_600, TESTS: 39_150}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 11_050,
-    "images": 840,
+    "images": 860,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 8_250,
+    "constraints": 8_310,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
-    "server": 6_660,
-    "operations": 4_110,
+    "server": 6_690,
+    "operations": 4_460,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_300,
+    "cli": 5_340,
 }
 
 

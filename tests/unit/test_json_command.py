@@ -93,6 +93,16 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     assert capsys.readouterr().out.splitlines() == [out[5]]
 
 
+def test_a_line_of_many_may_be_a_text_in_json(
+    capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]
+) -> None:
+    """Else a text of several lines has no room on one; and in a pipe nothing said that some answers are a guess."""
+    piped(b'"Send 3 apples\\nto Maria."\n{"text": "Send 3 apples to Maria."}\n{"text": 1}\n')
+    code, out, err = run(capsys, "--schema", SCHEMA, "--many")
+    assert (code, out[:2]) == (0, ['{"who":"Maria","qty":3,"item":"apples"}'] * 2)
+    assert "1 of the answers have values that are a guess; --json names them" in err
+
+
 def test_what_a_text_has_copied_into_an_answer_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for extra in ([], ["--json"]):
         code, out, _ = run(capsys, *PUZZLES, "--schema", '{"const": "a\x9bb\x7f"}', "a", *extra)

@@ -184,6 +184,7 @@ def test_what_is_no_text_is_named(text: Any, said: str, nano: Engine) -> None:
         ("who", TEXT, 16, True),
         ("who", "Internationalization", 12, False),
         ({"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}, "Hello", None, False),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "Hello", None, True),
         ({"type": "string", "not": {"enum": ["Hello"]}}, "Hello", None, False),
         ("who", "ab " * 20_000, None, False),
     ],
@@ -268,6 +269,28 @@ def test_the_shell_copies_for_nano_unless_it_is_not_to(shell: Shell, monkeypatch
         assert asked[-1] not in texts
     shell(asked)
     assert texts.count(asked[-1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "wanted"),
+    [
+        ("d date?, t time?, m email?, w datetime?", "hello there", {"d": None, "t": None, "m": None, "w": None}),
+        ("d date?, t time?", "Meet on 3 May 2026 at 9:30", {"d": "2026-05-03", "t": "09:30"}),
+        ("d date?", "REWE Berlin, 45 euros", {"d": None}),
+        ("m email?", "mail ann@example.com", {"m": "ann@example.com"}),
+    ],
+)
+def test_what_a_text_does_not_state_is_null_where_that_may_be(
+    fields: str, text: str, wanted: dict[str, Any], nano: Engine
+) -> None:
+    """It was made up: 2000-08-08 out of "hello there"."""
+    assert json.loads(nano.extract(text, fields, seed=1).text) == wanted
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "the 14th", "завтра", "kommt am Freitag", "1.5."])
+def test_what_may_be_a_date_is_left_open(text: str) -> None:
+    source = schema_source({"type": ["string", "null"], "format": "date"}, verbatim=text)
+    assert source.compile(DEFAULT_LIMITS).dfa.matches(b'"2026-05-01"')
 
 
 def test_a_time_is_as_people_write_it(nano: Engine) -> None:

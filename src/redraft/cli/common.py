@@ -305,14 +305,19 @@ def copying_flags(parser: argparse.ArgumentParser) -> None:
 
 def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:
     """A line on stderr about the fields whose values are a guess, if a model of the package is asked."""
-    if fields and embedded(arguments):
+    if fields and is_shipped(arguments):
         bounds = f"{arguments.model} is small and often wrong, and a field with ? may be null"
         note(f"a guess: {', '.join(fields)}; {bounds}")
 
 
 def embedded(arguments: argparse.Namespace) -> bool:
     """Whether a person asks a model of the package as it is."""
-    return arguments.model in TAUGHT and not getattr(arguments, "adapter", None) and at_a_terminal()
+    return is_shipped(arguments) and at_a_terminal()
+
+
+def is_shipped(arguments: argparse.Namespace) -> bool:
+    """Whether a model of the package is asked as it is."""
+    return arguments.model in TAUGHT and not getattr(arguments, "adapter", None)
 
 
 def at_a_terminal() -> bool:

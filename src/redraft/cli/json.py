@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import sys
 import threading
 from collections import deque
@@ -79,7 +81,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--many",
         action="store_true",
-        help="answer each line of stdin, in order; of many thousands, run keeps what is done",
+        help='answer each line of stdin, in order: a text, or one in JSON, as a string or as {"text": …}; of many'
+        " thousands, run keeps what is done",
     )
     copying_flags(parser)
     watch_flag(parser)
@@ -159,7 +162,7 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     from redraft.engine.request import Request
     from redraft.operations.generate import attempts
 
-    failed, taken, lines = 0, deque[Request | RedraftError](), Queue[Read](2)
+    failed, doubtful, taken, lines = 0, 0, deque[Request | RedraftError](), Queue[Read](2)
     # On a thread, so that an answer waits for no further line; two are held, since a line may have 64 MiB.
     threading.Thread(target=_read_lines, args=(_own_stdin(), lines), daemon=True).start()
     each = _noted(_requests(asker, lines), taken)
@@ -169,7 +172,8 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
             request, line = taken.popleft(), "null"
             if not isinstance(found, RedraftError) and not isinstance(request, RedraftError):
                 try:
-                    line = _line(engine, request, found, arguments)[0]
+                    line, guessed = _line(engine, request, found, arguments)
+                    doubtful += bool(guessed)
                 except Exception as error:  # whatever it is, it is this line's: the others have their answers
                     found = as_failure(error)
             if isinstance(found, RedraftError):
@@ -182,6 +186,8 @@ def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     finally:
         show("", last=False)
         engine.loop.stop()
+    if doubtful and not arguments.json:
+        note(f"{doubtful} of the answers have values that are a guess; --json names them")
     return failed
 
 
@@ -214,8 +220,8 @@ def _requests(asker: Asker, lines: Queue[Read]) -> Iterator[Request | RedraftErr
     while isinstance(line := lines.get(), tuple):
         try:
             number, raw = line
-            text = decoded(raw, "it").strip()
-            if not text:
+            text = _text_in(decoded(raw, "it").strip())
+            if not text.strip():
                 raise RequestError("it is empty; some text is needed")
             yield asker(text, number - 1)
         except RedraftError as error:
@@ -224,6 +230,17 @@ def _requests(asker: Asker, lines: Queue[Read]) -> Iterator[Request | RedraftErr
         yield line
     elif line is not None:
         raise line
+
+
+def _text_in(line: str) -> str:
+    """The text that a line is: of JSON a string, or an object whose one member is `text`, what these say. So a text of
+    several lines has room on one."""
+    if line[:1] == '"' or re.match(r'\{\s*"text"\s*:', line):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            value = value["text"] if isinstance(value, dict) and len(value) == 1 else value
+            return value if isinstance(value, str) else line
+    return line
 
 
 def _line(

@@ -90,8 +90,13 @@ def schema_source(
 
 def copying(source: Source, text: str) -> Source:
     """The source of a schema, strings of which are parts of a text, as in `schema_source`."""
+    return replaced(source, json.loads(source.text), text)
+
+
+def replaced(source: Source, schema: Any, verbatim: str = "") -> Source:
+    """The source of another schema in place of a schema's, with its options."""
     (depth, spaces), fence = source.options[:2], "fence" in source.options
-    return schema_source(json.loads(source.text), depth=int(depth), spaces=bool(spaces), fence=fence, verbatim=text)
+    return schema_source(schema, depth=int(depth), spaces=bool(spaces), fence=fence, verbatim=verbatim)
 
 
 def anything() -> Source:

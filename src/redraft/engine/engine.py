@@ -71,7 +71,7 @@ class Compiler:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Core:
     """A model, its tokenizer and its settings, ready to answer.
 
@@ -93,6 +93,10 @@ class Core:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compiler", Compiler(self.text, self.config))
+
+    def __repr__(self) -> str:
+        model, bits = self.model, str(self.model.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}({str(self.folder or 'a model')!r}, {model.device}, {bits})"
 
     def within(self, scope: CancelScope) -> Self:
         """The same engine; what it submits is in a scope: ended with it, and seen by its observers."""

@@ -36,7 +36,7 @@ from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, it
 from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
-from redraft.constraints.compile.verbatim import formatted_in, integers_in, numbers_in, parts_of
+from redraft.constraints.compile.verbatim import formatted_in, integers_in, is_silent, numbers_in, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
@@ -130,22 +130,21 @@ class _Compiler:
         not declared."""
         key = (schema if isinstance(schema, bool) else id(schema), trail, free)
         if key not in self.values:
-            found = []
-            for plain, deeper in self.resolver.plain(schema, trail):
-                if "enum" in plain:
-                    found.append(self.listed(plain))
-                else:
-                    found += [self.of_type(kind, plain, deeper, free) for kind in plain["type"]]
+            found, ways = [], [*self.resolver.plain(schema, trail)]
+            may_be_null = self.listing and any("null" in plain.get("type", ()) for plain, _ in ways)
+            for plain, deeper in ways:
+                kinds = [] if "enum" in plain else plain["type"]
+                kinds = ["null"] * ("null" in kinds) if may_be_null and is_silent(self.verbatim, plain) else kinds
+                found += [self.of_type(kind, plain, deeper, free) for kind in kinds]
+                found += [self.listed(plain)] if "enum" in plain else []
             found = [dfa for dfa in found if not dfa.is_empty]
             Builder(self.limits).check(sum(map(len, found)) // 2)
             made = self.values[key] = found[0] if len(found) == 1 else self.either(found)
             self.moves += 0 if made in self.counted else made.table.size
             self.counted.add(made)
             if self.moves > MOST_MOVES:
-                raise OutOfReachError(
-                    f"{part_compiled()} brings the parts of the schema over {MOST_MOVES} moves; narrow its lengths,"
-                    " counts or depth"
-                )
+                many = f"{part_compiled()} brings the parts of the schema over {MOST_MOVES} moves"
+                raise OutOfReachError(f"{many}; narrow its lengths, counts or depth")
         return self.values[key]
 
     def either(self, automata: Iterable[Dfa]) -> Dfa:

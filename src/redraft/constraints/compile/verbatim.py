@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv6Address
+from typing import Any
 
 import numpy as np
 
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
-from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, moments_of
+from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, has_clock, has_date, moments_of
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.stated import MOST_CHARACTERS, integers_of, numbers_of
@@ -102,6 +104,24 @@ def formatted(text: str, form: str) -> list[str]:
         return []
     found = [*dict.fromkeys(written for one in found if (written := _as_written(one, form)))]
     return found if len(found) <= MOST_ADDRESSES else []
+
+
+_OTHER_SCRIPT = re.compile(r"[^\W\d_a-zA-Z\u00c0-\u024f]")
+
+
+def is_silent(text: str, plain: Mapping[str, Any]) -> bool:
+    """Whether a text in Latin letters states nothing, in any way that is known here, that a schema of dates, times or
+    e-mail addresses asks for: where null is an answer, it is the one."""
+    looks = [*plain.get("formats", []), *plain.get("patterns", [])]
+    if len(looks) != 1 or not text or len(text) > MOST_CHARACTERS or _OTHER_SCRIPT.search(text):
+        return False
+    if not {*plain.get("type", ["any"])} <= {"string", "null"}:
+        return False
+    if looks[0] == "email":
+        return not re.search(rf"{_AT.pattern}|\bat\b.*\bdot\b", text, re.IGNORECASE)
+    if looks[0] in ("date", "date-time"):
+        return not has_date(text)
+    return looks[0] in ("time", CLOCK) and not has_clock(text)
 
 
 @remembered
