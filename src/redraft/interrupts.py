@@ -10,29 +10,36 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import current_thread, main_thread
+from typing import Any
 
 
 class Held:
     """In its block the first SIGINT is `noted`, and raised at the end; a second one is raised at once.
 
-    With a `notice` the first is answered by it on stderr and left to the block, which looks at `noted`. Nothing changes
+    With a `notice` the first is answered by it on stderr and left to the block, which looks at `noted`; `also` are
+    signals that do the same, as SIGTERM, by which others end a program that has work to keep. Nothing changes
     where SIGINT would not raise KeyboardInterrupt: on another thread, or with another handler.
     """
 
-    def __init__(self, notice: bytes | None = None) -> None:
+    def __init__(self, notice: bytes | None = None, also: Sequence[signal.Signals] = ()) -> None:
         self.noted = self._ours = False
         self._notice, self._process = notice, os.getpid()
+        self._also, self._before = also, dict[signal.Signals, Any]()
 
     def __enter__(self) -> None:
         if current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._note)
             self._ours = True  # no interrupt can come before this line: the handler only puts it down
+            self._before = {number: signal.signal(number, self._note) for number in self._also}
 
     def __exit__(self, *_: object) -> None:
         if self._ours and signal.getsignal(signal.SIGINT) == self._note:  # an observer may have put another there
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         if self.noted and self._notice is None:
             raise KeyboardInterrupt
 

@@ -251,6 +251,7 @@ def test_a_field_that_nobody_knows_is_named_as_it_came(http: httpx2.Client, name
         ({"canvas": {"widht": 32}}, "canvas.widht", "did you mean 'width'?"),
         ({"messages": [{"role": "user", "content": "x", "contents": "y"}]}, "messages.0.contents", "mean 'content'?"),
         ({"zzz": 1}, "zzz", "leave it out"),
+        ({"guided_json": {}}, "guided_json", "is not supported here; send structured_outputs: {"),
     ],
 )
 def test_a_misspelt_field_is_refused_with_the_one_that_was_meant(

@@ -63,6 +63,13 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
     compile(filled.text, "filled", "exec")
 
 
+def test_kinds_have_the_names_of_types_too() -> None:
+    """A schema's short form says integer and str."""
+    for one, other in (("integer(1..9)", "int(1..9)"), ("str", "string"), ("float", "number"), ("boolean", "bool")):
+        made = [read_template(f"{{{{a: {kind}}}}}").source().options for kind in (one, other)]
+        assert made[0] == made[1]
+
+
 @pytest.mark.parametrize(
     ("template", "kinds", "complaint"),
     [

@@ -103,6 +103,12 @@ def test_a_line_of_many_may_be_a_text_in_json(
     assert "1 of the answers have values that are a guess; --json names them" in err
 
 
+def test_more_fields_than_nano_was_taught_are_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    for fields, is_said in (("a, b, c, d, e", False), ("a, b, c, d, e, f", True)):
+        _, _, err = run(capsys, "--schema", fields, SENTENCE, "--max-tokens", "64")
+        assert ("nano was taught at most 5 fields at once" in err) == is_said
+
+
 def test_what_a_text_has_copied_into_an_answer_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for extra in ([], ["--json"]):
         code, out, _ = run(capsys, *PUZZLES, "--schema", '{"const": "a\x9bb\x7f"}', "a", *extra)

@@ -548,16 +548,19 @@ def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
-def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
-    """A run of fewer steps than lie between two saved states began anew after every ctrl-C."""
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_the_step_of_an_interrupt_is_kept(by: signal.Signals, recipe: Recipe, trained: Path, tmp_path: Path) -> None:
+    """A run of fewer steps than lie between two saved states began anew after every ctrl-C, and every `timeout`."""
+    before = signal.getsignal(signal.SIGTERM)
 
     def interrupt(step: int, total: int, row: dict[str, float]) -> None:
         if step == 1:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(by)
 
     with pytest.raises(KeyboardInterrupt, match="behind step 2 of 6; the same command goes on"):
         train(recipe, tmp_path, interrupt)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is before
     assert steps_of(recipe, tmp_path) == [3, 4, 5, 6]
     assert rows(tmp_path) == rows(trained)
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()

@@ -23,6 +23,7 @@ from redraft.cli.common import (
     decoded,
     escaped,
     image_flag,
+    is_shipped,
     load_engine,
     note,
     numbered_lines,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from redraft.engine.request import Generation, Request
     from redraft.operations.engine import Engine
 
-AT_ONCE = 32
+AT_ONCE, MOST_FIELDS = 32, 5
 Read = tuple[int, bytes] | Exception | None
 """A line of stdin and its number; or the error that reading met; or None, the end."""
 
@@ -107,6 +108,9 @@ def run(arguments: argparse.Namespace) -> int:
         text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
     say_bounds(arguments, _asked(schema, arguments, ""))
+    asked_for = fields_of(schema) if isinstance(schema, Mapping) else None
+    if is_shipped(arguments) and asked_for is not None and len(asked_for[0]) > MOST_FIELDS:
+        note(f"{arguments.model} was taught at most {MOST_FIELDS} fields at once; ask for fewer, or several times")
     engine = load_engine(arguments)
     asker = _asker(engine, schema, arguments)
     engine.resolve(asker("x", 0))  # refuse at once what is wrong with every text

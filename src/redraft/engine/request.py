@@ -176,6 +176,9 @@ class Generation:
     guesses: tuple[str, ...] | None = None
     cached_tokens: int = field(default=0, compare=False)
 
+    def __repr__(self) -> str:
+        return f"Generation({self.text!r:.300}, {len(self.tokens)} tokens, finish={self.finish!r}, seed={self.seed})"
+
     @property
     def tokens_per_forward(self) -> float:
         """`tokens` per denoising forward: no padding, nothing after an end token."""

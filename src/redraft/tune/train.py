@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -139,7 +140,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
             cut_log(out / LOG, state.step)
         copy_files(STARTED, Path(made), mine)
     total = recipe.train.encode_steps + recipe.train.steps
-    pause = Held(NOTICE)
+    pause = Held(NOTICE, (signal.SIGTERM,))
     alone = world.count == 1  # several processes would have to agree on the step
     with (mine / LOG).open("a", encoding="utf-8") as log, pause if alone else nullcontext():
         began = time.monotonic()

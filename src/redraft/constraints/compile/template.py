@@ -13,6 +13,7 @@ or values they may have in brackets:
     identifier(a..b)  a letter or underscore, then letters, digits, underscores  enum(a|b|c)    one of some texts
     regex(...)        what the expression matches
 
+Types' names in the short form of a schema (str, text, integer, float, boolean) do as well.
 A hole whose name comes twice is two holes. Holes grow and shrink with what fits them: the text around moves.
 """
 
@@ -204,7 +205,8 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
         as_text(kind if isinstance(kind, str) else json.dumps(kind, ensure_ascii=False, default=repr), "kind")
         if isinstance(kind, str):
             dfa = _dfa(kind, verbatim)
-            stated = COPIED.get(kind.partition("(")[0]) if verbatim else None
+            word = kind.partition("(")[0]
+            stated = COPIED.get(_SAME.get(word, word)) if verbatim else None
             inside = intersect(dfa, stated(verbatim)) if stated else dfa
             return Hole(name, dfa if inside.is_empty else inside)
         found = compile_schema(kind, verbatim=verbatim)
@@ -218,6 +220,7 @@ def _hole(name: str, kind: Any, verbatim: str) -> Hole:
 def _dfa(kind: str, verbatim: str) -> Dfa:
     match = _KIND.fullmatch(kind)
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
+    word = _SAME.get(word, word)
     if word == "enum" and inside:
         return any_of(stated_choice(inside.split("|"), verbatim))
     if word == "regex" and inside:
@@ -283,6 +286,8 @@ COPIED: Mapping[str, Callable[[str], Dfa]] = {
 """Kinds of holes into which parts of a text go, or its numbers, dates, times and addresses."""
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": CLOCK[1:-1], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
+_SAME = {"integer": "int", "float": "number", "boolean": "bool", "str": "string", "text": "line"}
+"""Kinds by their names in the short form of a schema."""
 _KINDS = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)
 _MISNAMED = re.compile(rf"\{{\{{\s*+[\w .-]{{1,80}}:\s*+(?:{'|'.join(_KINDS)})(?:\([^{{}}]*\))?+\s*+\}}\}}")
 """What looks like a hole of a known kind and is none."""

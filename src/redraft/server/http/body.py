@@ -3,6 +3,7 @@
     a field of the model   honoured
     inert                  bookkeeping that cannot change an answer: accepted, and named in `x-ignored-fields`
     neutral                known to others and not done here: accepted only at values that ask for nothing
+    instead                what to send in place of one of these
     anything else          refused, since a misspelt option would otherwise be dropped in silence
 
 `null` is the same as leaving a field out: several clients send every field that they know.
@@ -60,6 +61,7 @@ class Body(BaseModel):
 
     inert: ClassVar[frozenset[str]] = frozenset()
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    instead: ClassVar[Mapping[str, str]] = {}
     aside: ClassVar[frozenset[str]] = frozenset()  # both
     _ignored: Sequence[str] = ()
 
@@ -80,7 +82,8 @@ class Body(BaseModel):
         neutral = [key for key in given if key in cls.neutral]
         for key in neutral:
             if not any(given[key] == one and type(given[key]) is type(one) for one in cls.neutral[key]):
-                raise PydanticCustomError("unsupported", "{field} is not supported here; leave it out", {"field": key})
+                said = {"field": key, "remedy": cls.instead.get(key, "leave it out")}
+                raise PydanticCustomError("unsupported", "{field} is not supported here; {remedy}", said)
         for key in (*inert, *neutral):
             del given[key]
         body = handler(given)

@@ -29,7 +29,7 @@ from redraft.server.http.body import (
 )
 from redraft.server.http.errors import ApiError
 from redraft.server.limits import short, within
-from redraft.server.openai.others import ECHOED, INERT, NEUTRAL
+from redraft.server.openai.others import ECHOED, INERT, INSTEAD, NEUTRAL
 
 Penalty = Annotated[Real, within("penalty")]
 Steps = Annotated[Int, within("steps")]
@@ -95,6 +95,7 @@ class Sampling(Body):
 
     inert: ClassVar[frozenset[str]] = INERT
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+    instead: ClassVar[Mapping[str, str]] = INSTEAD
 
     model: Name | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
     max_tokens: Most | None = option_field("max_tokens", "-1 as if left out")

@@ -63,6 +63,11 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """The values at which each asks for nothing."""
 
+INSTEAD = {
+    f"guided_{kind}": f'send structured_outputs: {{"{kind}": …}}' for kind in ("json", "regex", "choice", "grammar")
+}
+"""What does the same here."""
+
 ECHOED = frozenset(
     {
         "annotations",
