@@ -18,6 +18,8 @@ TOML = '[server]\nhost = "a"\nport = 80\n\n[database]\nhost = "b"\nport = 5432\n
 PACKAGE = '{\n  "name": "shop",\n  "version": "2.3.1",\n  "dependencies": {\n    "express": "^4.18.2"\n  }\n}\n'
 UNIT = "[Service]\nExecStart=/usr/bin/worker --verbose\nRestart=always\n"
 JAVA = "shop.greeting=Hello\nshop.port=80\n"
+SWITCHES = "display_errors = Off\nexpose_php = On\n"
+BARE = "[mysqld]\nskip-name-resolve\nport = 3306\n"
 PHP = "display_errors = Off\nmemory_limit = 128M\n"
 
 
@@ -67,6 +69,14 @@ def made_of(text: str, instruction: str) -> tuple[str | None, tuple[str, ...]]:
         (UNIT, "Set ExecStart to /usr/bin/worker --a=1 --b=2", "--verbose", "--a=1 --b=2"),
         (JAVA, "Set shop.greeting to Good morning", "=Hello", "=Good morning"),
         (PHP, "turn display_errors on", "Off", "On"),
+        (SWITCHES, "turn display_errors on and expose_php off", "Off\nexpose_php = On", "On\nexpose_php = Off"),
+        (BARE, "Set port to 3307", "3306", "3307"),
+        (
+            YAML,
+            "workers goes to 8 and port goes to 80",
+            "8080\ndebug: false\nworkers: 4",
+            "80\ndebug: false\nworkers: 8",
+        ),
     ],
 )
 def test_what_is_clear_is_done(text: str, instruction: str, old: str, new: str) -> None:
@@ -81,7 +91,6 @@ def test_what_is_clear_is_done(text: str, instruction: str, old: str, new: str) 
         (YAML, "Rename host to hostname and set it to web1", "host:", "hostname:", "set it to web1"),
         (YAML, "double the workers and set port to 80", "8080", "80", "double the workers"),
         (YAML, "set host to web1 temporarily", "localhost", "web1", "temporarily"),
-        (ENV, "set API_URL to http://a:5000 when it is up", "http://localhost:4000", "http://a:5000", "when it is up"),
         (TOML, "Set the server's port to 90 and the database's port to 6000", "= 80\n", "= 90\n", "6000"),
     ],
 )
@@ -105,6 +114,12 @@ def test_what_else_is_said_is_named(text: str, instruction: str, old: str, new: 
         (YAML, "bump the port to the next free one"),
         (YAML, "Set port to 80, no, 81"),
         (YAML, "copy host to hostname"),
+        (YAML, "If workers is 4, set port to 80"),
+        (YAML, "set port to 80 when it is free"),
+        (YAML, "Maybe we should raise workers to 16 at some point."),
+        (YAML, "both timeouts should be 20"),
+        (YAML, "change REDIS_HOST to cache.lan"),
+        (UNIT, "Set TimeoutStopSec to 20"),
         (YAML, "remove the comment behind banner"),
         (YAML, "disable debug verification"),
         (YAML, "add two more workers"),

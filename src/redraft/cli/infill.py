@@ -105,7 +105,7 @@ def show(
 ) -> int:
     """Print the diff, or everything as JSON, and write if asked to; returns the exit code. Nothing is written where the
     diff cannot be printed, nor of a text that the time cut, which is a draft."""
-    diff, writes = source.diff(data), arguments.write and not is_cut
+    diff, writes = source.diff(data), arguments.write and not is_cut and data != source.data
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:

@@ -270,7 +270,7 @@ def _in_lines(
         asked = instruction if record is None else record.asked(instruction)
         possible = None if record is None else _possible(engine, record.text, asked)
     if record is None:
-        return as_it_was
+        return as_it_was._replace(left_out=(f'"{instruction}"',))
     if isinstance(possible, str):
         made: _Span | None = _Span(possible, 0, 0, False)
     else:

@@ -28,7 +28,8 @@ _SETTING = (
     rf"{ASKING}(?:(?:set|change|update|edit|make|put|switch|bump|upgrade|downgrade|adjust|modify|raise|lower|increase"
     rf"|decrease|point) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from .{{{{1,60}}}}?| {{1}})?{_TO}"
     rf"|{ASKING}(?:use|make) (?:the )?{{0}} (?=\S+(?:$| instead ))"
-    rf"|{ASKING}(?:the )?{_OF}{{0}}{_NOUN} (?:should|must|shall|needs to|has to) (?:now )?be (?:set to |changed to )?"
+    rf"|{ASKING}(?:the )?{_OF}{{0}}{_NOUN} (?:(?:should|must|shall|needs to|has to) (?:now )?be"
+    r" (?:set to |changed to )?|goes to |becomes |is now (?:set to )?)"
     r"(?!not |called |named )"
 )
 """What a clause that gives a key with a value another one begins with."""
@@ -44,11 +45,13 @@ PLAIN_WORDS = words_of(
     " service project package global file config move point activate deactivate"
 )
 """Words before a key that name no other thing."""
+_TERSE = rf"{ASKING}(?:the )?{{0}} (?=[^\s,;]+(?:[.!]?$|[,;]\s| and ))"
+"""How a clause begins that is a key and a word, its value."""
 _REMOVES = ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
 _REMOVED = rf"(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
 _RENAMES, _RENAMED = ASKING + r"rename ", rf"(?:the )?{{0}}{_NOUN} (?:to|as|into) "
 _NAME = re.compile(r"""(?:\\?["'`])?([\w.-]*\w)(?:\\?["'`])?[.!]?$""")
-_ADDS = ASKING + r"add (?:an? |the )?"
+_ADDS = ASKING + r"add (?:an? |the )?(?:(?:[\w-]+ ){1,2}(?=[\w.-]+: \S))?"
 _PAIR = r"([\w.-]+)(?:: | ?= ?)(?=\S)"
 _PLACES = re.compile(r"\s(?:to|after|before|below|above|if|in|under|for|instead|please|unless|when|at|from)\s", re.I)
 """Behind such a word stands where something goes, perhaps, and no value."""
@@ -94,7 +97,8 @@ _IDLE = re.compile(
 )
 """How a clause begins of which nothing is made."""
 _STAYS = (
-    r"\b(?:don['’]?t|do not|never|undo|revert|double|halve|increment|decrement)\s.*{0}"
+    r"\b(?:take|cut)\s.* (?:out of|from) .*{0}"
+    r"|\b(?:don['’]?t|do not|never|undo|revert|double|halve|increment|decrement)\s.*{0}"
     r"|{0}{1} (?:is|must|should|shall|can|may)(?: not|n't| never| stay| remain)"
     r"|\b(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.*{0}.* by \b"
     r"|\b(?:leave|keep|except|except for|but) (?:the )?{0}|\b(?:add|append)\b.* to (?:the )?{0}"
@@ -102,17 +106,27 @@ _STAYS = (
     r"|\bin (?:the )?{0},? replace\b"
 )
 """A clause that does not give a key another value, or one that is to be computed."""
+_NAME_LIKE = re.compile(r"(?<![\w.-])[A-Za-z]\w*(?:[_.]\w+|[a-z][A-Z]\w*)+(?![\w-])")
+"""A word that is written as keys are."""
 _IN_QUOTES = re.compile(r"""(\\"|['`])((?:(?!\1).)+)\1[.!]?$""")
 _SWITCHES = re.compile(rf"{ASKING}(?:enable|disable|turn|(?:de)?activate)\b", re.IGNORECASE)
 """How a clause begins that turns something on or off, by a key's name."""
-_LEAVES = re.compile(rf"{ASKING}(?:leave|keep|do not|don['’]?t|never)\b", re.IGNORECASE)
+_CONDITION = re.compile(rf"{ASKING}(?:if|when|unless|in case|once|whenever|provided)\b", re.IGNORECASE)
+"""How a condition begins, which governs the clause behind it."""
+_HEDGE = re.compile(
+    r"\b(?:maybe|perhaps|at some point|(?:we|i|you) (?:might|could|would not|wouldn['’]?t|should not|shouldn['’]?t))\b",
+    re.I,
+)
+_LEAVES = re.compile(
+    rf"{ASKING}(?:leave|keep|(?:do not|don['’]?t|never) (?:touch|change|edit))\b(?!.* (?:and|but) )", re.IGNORECASE
+)
 """How a clause begins that asks for nothing."""
 SPOKEN = frozenset(("to", "from", "set", "and", "change", "make", "use", "remove", "add", "by", "with", "is", "the"))
 """Keys that are words of instructions: meant where they stand in quotes or before a sign."""
 
 
 class _Clause(NamedTuple):
-    """A part of an instruction: "set", "remove", "rename" or "other" of a key, or "add"; and from where to where."""
+    """A part of an instruction: what it does to a key (set, terse, remove, rename, other), or add; where it stands."""
 
     kind: str
     key: str
@@ -138,16 +152,26 @@ class Said:
 def said_of(members: Mapping[str, str], instruction: str) -> Said:
     """What an instruction says of the members of a record, JSON by JSON."""
     values, renames, new = dict[str, str](), dict[str, str](), dict[str, str]()
-    removals, rest, unread = set[str](), list[str](), list[str]()
+    removals, rest, unread, is_governed = set[str](), list[str](), list[str](), False
     for one in _clauses(instruction, members):
         text = instruction[one.start : one.end]
-        if one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
+        condition = _CONDITION.match(text)
+        if condition or is_governed or _HEDGE.search(text):
+            unread.append(text)
+            is_governed = bool(condition) and "," not in text.rstrip(" ,")
+        elif one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
             value, beside = stated(one.key, members[one.key], text[setting.end() :])
             if value is None or stays(one.key, text) or _is_part(one.key, members[one.key], text, value):
                 unread.append(text)
             else:
                 values[one.key] = value
                 unread += [beside] if beside else []
+        elif one.kind == "terse":
+            word, beside = _terse(one.key, text)
+            value = stated(one.key, members[one.key], word).value or ""
+            value = None if value[:1] == '"' != members[one.key][:1] else value or None  # of its kind alone
+            values |= {one.key: value} if value is not None else {}
+            unread += [text] if value is None else [beside] if beside else []
         elif one.kind == "remove":
             removals.add(one.key)
         elif one.kind == "rename" and (name := _new_name(one.key, text)):
@@ -163,21 +187,23 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
     certain = {*values, *removals, *renames}
     spoken = {key: tuple(_spoken_of(key, members, rest)) for key in members if key not in certain}
     spoken = {key: texts for key, texts in spoken.items() if texts}
-    is_open = not any(_OTHER.match(text) or _SWITCHES.match(text) for text in rest) and not any(
-        _names(key, rest) for key in members
-    )
-    if rest and is_open and not spoken and not certain and not new:
-        return Said(dict.fromkeys(members, tuple(rest)), {}, (), {}, {}, ". ".join(rest), tuple(unread))
     read = {text for texts in spoken.values() for text in texts}
     unread += [text for text in rest if text not in read and not is_adding(text) and not _LEAVES.match(text)]
     return Said(spoken, values, removals, renames, new, ". ".join(rest), tuple(unread))
 
 
+def _terse(key: str, text: str) -> tuple[str, str]:
+    """The word behind a key, and what stands behind that."""
+    found = re.match(
+        _TERSE.format(_QUOTE + named_by(key) + _QUOTE) + r"(\S*[^\s.,;!])(.*)", text, re.IGNORECASE | re.DOTALL
+    )
+    return (found[1], found[2].strip(" ,.;!")) if found else ("", text)
+
+
 def _means_nothing(one: _Clause, text: str) -> bool:
     """Whether nothing can be made of a clause: it asks, computes, forbids, or says a place or a condition."""
-    if one.kind == "set":
-        return True
-    return bool(_IDLE.match(text)) or (one.kind == "add" and bool(re.match(_ADDS + _PAIR, text, re.IGNORECASE)))
+    is_add = one.kind == "add" and re.match(_ADDS + _PAIR, text, re.IGNORECASE)
+    return one.kind == "set" or bool(_IDLE.match(text) or is_add)
 
 
 def _replaced(members: Mapping[str, str], instruction: str) -> dict[str, str]:
@@ -192,10 +218,8 @@ def _replaced(members: Mapping[str, str], instruction: str) -> dict[str, str]:
             continue
         if value.startswith('"') and part.search(text := json.loads(value)):
             into = stated(key, quoted(old), new).value or ""
-            if not into.startswith('"') or (text == old and new in ("null", "true", "false")):
-                changed[key] = into or value
-            else:
-                changed[key] = quoted(json.loads(into).join(part.split(text)))
+            is_whole = not into.startswith('"') or (text == old and new in ("null", "true", "false"))
+            changed[key] = (into or value) if is_whole else quoted(json.loads(into).join(part.split(text)))
         elif value == old:
             changed[key] = _json_of(new)
     return changed if len(changed) == 1 else {}
@@ -221,8 +245,13 @@ def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> lis
 
 
 def _names(key: str, texts: Sequence[str]) -> int:
-    """How many words of a key some texts say."""
-    return max((shared(json.loads(key), words_of(text)) for text in texts), default=0)
+    """How many words of a key some texts say, not counting those of other names, as of REDIS_HOST for HOST."""
+    name = json.loads(key)
+
+    def plainly(found: re.Match[str]) -> str:
+        return found[0] if words_of(found[0]) <= words_of(name) else ""
+
+    return max((shared(name, words_of(_NAME_LIKE.sub(plainly, text))) for text in texts), default=0)
 
 
 def is_of_another(key: str, value: str, text: str, *, also: bool = False) -> bool:
@@ -292,6 +321,9 @@ def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs
             if not other:
                 return "set", key
             is_other = True
+        of_words = last.kind == "set" and members[last.key].startswith('"')
+        if not (runs_on or of_words) and begins(_TERSE.format(named)):
+            return "terse", key
     says = _SAYS if runs_on else _DOES
     if is_other or any(begins(says.format(named_by(key))) for key in ordered):
         return "other", ""

@@ -63,9 +63,10 @@ _VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear|change|make|update|r
 """It was taught these with a capital, and a point at the end."""
 _WHAT = r"[\w-]+(?: (?!and\b|to\b|on\b|off\b)[\w-]+){0,3}"
 _SWITCHING = re.compile(
-    rf"(?:^|(?<=[.,;] )|(?<= and )|(?<=please ))(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
+    rf"(?:^|(?<=[.,;:] )|(?<= and )|(?<=please ))(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
     rf"|(?:turn|switch) (?:the )?(?P<named>{_WHAT}) (?P<how>on|off)"
-    rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))",
+    rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))"
+    rf"|(?<= and )(?:the )?(?P<also>{_WHAT}) (?P<too>on|off)(?=$|[.,;!]| and )",
     re.IGNORECASE,
 )
 _MODES = frozenset(("mode", "flag", "setting", "option", "feature", "support", "the", "a", "for", "of", "again"))
@@ -115,7 +116,8 @@ class Record:
             place = rf" (?:of|in|for|under|from|at{to}) (?:the )?(?:{some})(?: section| service)?(?!\w)"
             ends = re.compile(rf"{place}(?=[.!]?$)", re.IGNORECASE) if to else None  # "Add KEY: VALUE to SECTION"
             asked = ends.sub("", asked) if ends else asked
-            asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
+            inner = place.replace(f"at{to})", "at)")
+            asked = re.sub(inner, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
         for i, one in self.shown.items():
             bare = rf"(?:{named_by(quoted(one.name))}|{re.escape(one.name)}(?![\w-]))"
             over = "|".join(re.sub("(.{3}.*?)(g?ing)$", r"\1(?:\2)?", word) for word in self._words_above(i))
@@ -133,9 +135,9 @@ class Record:
 
     def _switched(self, found: re.Match[str]) -> str:
         """What is to be on or off, as a value of the one member that it names; as it was if there is none."""
-        words = words_of(found["what"] or found["named"] or found["which"]) - _MODES
+        words = words_of(found["what"] or found["named"] or found["which"] or found["also"]) - _MODES
         own = {i: words - self._words_above(i) or words for i in self.shown}
-        wanted = (found["state"] or found["how"] or found["verb"]).lower()
+        wanted = (found["state"] or found["how"] or found["verb"] or found["too"]).lower()
         scores = {i: shared(one.name, words) for i, one in self.shown.items() if str(one.json) in _OPPOSITES}
         best = [i for i, score in scores.items() if score == max(scores.values()) > 0]
         best = [i for i in best if shared(" ".join(own[i]), words_of(self.shown[i].name)) == len(own[i])]
@@ -240,9 +242,8 @@ class Record:
     def _is_literal(self) -> bool:
         """Whether texts have no quotes, as in services and Java's properties, where these would be a part of them."""
         members = [line for line in self.lines if isinstance(line, Member)]
-        grouped = any("." in one.name for one in members) or any(
-            isinstance(line, str) and re.match(r"\[[^\[\]]+\]\s*$", line) for line in self.lines
-        )
+        heads = [line for line in self.lines if isinstance(line, str) and re.match(r"\[[^\[\]]+\]\s*$", line)]
+        grouped = bool(heads) or any("." in one.name for one in members)
         is_plain = all("=" in one.sep and (one.is_bare or not is_text(one)) for one in members)
         return grouped and is_plain and any(one.is_bare for one in members)
 
@@ -357,11 +358,13 @@ def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record |
         parts, joint = ["{", *_pieces(text), "}"], ""
         if "".join(parts) != text:
             return None
-    lines = list[str | Member]()
+    lines, is_ini = list[str | Member](), False
     for part in parts:
         member, bare = member_of(part), part.strip()
-        if member is None and bare and not (_FIXED.fullmatch(bare) or KEYED.fullmatch(part)):
-            return None
+        if member is None and bare and not (is_ini or _FIXED.fullmatch(bare) or KEYED.fullmatch(part)):
+            is_ini = read("JSON", text) is None and read("INI", text) is not None
+            if not is_ini:  # which has keys without values, and values that go on in the next line
+                return None
         lines.append(part if member is None else member)
     said = words_of(instruction)
     members = members_meant(lines, instruction)

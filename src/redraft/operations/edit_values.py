@@ -50,6 +50,7 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 """Behind a word, what asks for nothing more."""
+_CONDITIONAL = re.compile(r"[\s,]*(?:and |but )?(?:only )?(?:if|when|unless|in case|once|provided)\b", re.IGNORECASE)
 _BREAKS = re.compile(
     r",?\s+(?:(?:to|as|with|for|in|of|on|at|by|if|from|when|while|until|via|since|because|not|instead|rather|please|now"
     r"|then|again|too|also|only|exactly|temporarily|permanently|everywhere|thanks?|leaving|keeping)\b|[-–—]\s|\()"
@@ -72,6 +73,11 @@ class Stated(NamedTuple):
 
 def stated(key: str, old: str, text: str) -> Stated:
     """The value that a text states for a key which has an `old` one, both as JSON; the text is all behind the "to"."""
+    found = _stated(key, old, text)
+    return Stated(None) if _CONDITIONAL.match(found.beside) else found
+
+
+def _stated(key: str, old: str, text: str) -> Stated:
     said = text.strip()
     if inside := _IN_QUOTES.match(said):
         return Stated(quoted(inside[2] or ""), _asking(said[inside.end() :]))
@@ -119,6 +125,9 @@ def _text(old: str, said: str) -> Stated:
         return Stated(quoted(said))
     word = re.match(r"\S*[^\s,]", said)
     behind = said[word.end() :] if word else ""
+    if word and behind and old.lower() in _SWITCHED:  # a word of its kind, or none that is clear
+        is_one = word[0].lower() in _SWITCHED and _ends(behind)
+        return Stated(quoted(word[0]), _asking(behind)) if is_one else Stated(None)
     if word and behind:
         if re.match(r",?\s+or\b", behind, re.IGNORECASE):
             return Stated(None)

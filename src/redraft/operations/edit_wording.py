@@ -22,6 +22,11 @@ _UNNAMED = (
 """Where the words of a key may stand in a clause that sets it."""
 _OTHERWISE = (
     (r"(?:\buse |(?<=\band ))(\S+) as (?:the )?({0})(?![\w-])", r"set \2 to \1"),
+    (
+        r"\b(?:scale (?:it )?(?:up |down )?to|(?:we now )?have|run with|use|run|with|allow) (?:only )?"
+        r"(-?\d[\d.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty) ({0})(?=[.!,;]|$| and | please)",
+        r"set \2 to \1",
+    ),
     (r"\bgive (?:the )?({0}) (?:the )?value (?=\S)", r"set \1 to "),
     (r"\bassign (\S+) to (?:the )?({0})(?![\w-])", r"set \2 to \1"),
     (r"\bpoint (?:the )?({0}) at (?=\S)", r"set \1 to "),

@@ -61,11 +61,18 @@ def _toml(text: str) -> Any:
 def _ini(text: str) -> Any:
     if any(_SPACES.search(line.strip()) for line in text.split("\n")):
         raise ValueError("it has very many spaces in a line")
-    parser = configparser.ConfigParser(interpolation=None, default_section="\n")  # which else all others repeat
+    # The default section is one that all others would repeat.
+    parser = configparser.ConfigParser(interpolation=None, default_section="\n", allow_no_value=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys as they are written
     parser.read_string(text)
     parts = ((name, part.items()) for name, part in parser.items() if part)
-    return {name: {key: _QUOTES.sub(r"\2", value) for key, value in part} for name, part in parts}
+    found: dict[str, dict[str, Any]] = {name: dict(part) for name, part in parts}
+    if any(value is None and re.search(r"\s", key) for part in found.values() for key, value in part.items()):
+        raise ValueError("it has a line of words")
+    return {
+        name: {key: value if value is None else _QUOTES.sub(r"\2", value) for key, value in part.items()}
+        for name, part in found.items()
+    }
 
 
 def _yaml(text: str) -> Any:
