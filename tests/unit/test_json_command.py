@@ -97,9 +97,10 @@ def test_a_line_of_many_may_be_a_text_in_json(
     capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]
 ) -> None:
     """Else a text of several lines has no room on one; and in a pipe nothing said that some answers are a guess."""
-    piped(b'"Send 3 apples\\nto Maria."\n{"text": "Send 3 apples to Maria."}\n{"text": 1}\n')
+    piped(b'"Send 3 apples\\nto Maria."\n{"text": "Send 3 apples to Maria."}\n{"text": 1}\nhello\n')
     code, out, err = run(capsys, "--schema", SCHEMA, "--many")
-    assert (code, out[:2]) == (0, ['{"who":"Maria","qty":3,"item":"apples"}'] * 2)
+    assert (code, out[:3]) == (1, ['{"who":"Maria","qty":3,"item":"apples"}'] * 2 + ["null"])
+    assert "line 3: it is an object with a text; let that be a string, and all that it has" in err
     assert "1 of the answers have values that are a guess; --json names them" in err
 
 

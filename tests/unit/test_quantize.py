@@ -449,7 +449,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
     before = {path.name: path.stat().st_mtime_ns for path in stage.glob("*.safetensors")}
     assert before
     short = stage / min(before)  # a disk lost its end: it is written again
-    short.write_bytes(short.read_bytes()[:5000])
+    short.write_bytes(short.read_bytes()[:-1])
     del before[short.name]
     (part := next(stage.glob("*.part"))).unlink()
     part.symlink_to(tmp_path / "mine")  # through which the rest of the shard was written

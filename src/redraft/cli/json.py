@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import threading
 from collections import deque
@@ -238,13 +237,16 @@ def _requests(asker: Asker, lines: Queue[Read]) -> Iterator[Request | RedraftErr
 
 def _text_in(line: str) -> str:
     """The text that a line is: of JSON a string, or an object whose one member is `text`, what these say. So a text of
-    several lines has room on one."""
-    if line[:1] == '"' or re.match(r'\{\s*"text"\s*:', line):
+    several lines has room on one. Raises RequestError for another object with a `text`."""
+    value: Any = line
+    if line[:1] in ('"', "{"):
         with suppress(ValueError, RecursionError):
             value = json.loads(line)
-            value = value["text"] if isinstance(value, dict) and len(value) == 1 else value
-            return value if isinstance(value, str) else line
-    return line
+    if isinstance(value, dict) and "text" in value:
+        if len(value) > 1 or not isinstance(value["text"], str):
+            raise RequestError("it is an object with a text; let that be a string, and all that it has")
+        return str(value["text"])
+    return value if isinstance(value, str) else line
 
 
 def _line(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from redraft.operations.edit_member import CUTS, shared, words_of
-from redraft.operations.edit_values import NUMBER, quoted, stated
+from redraft.operations.edit_values import plain_of, quoted, stated
 
 ASKING = r"(?:(?:please|then|also|and|now|(?:can|could|would|will) you|i want to|let['’]s) )*"
 _QUOTE = r"""(?:\\?["'`])?"""
@@ -174,10 +174,12 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             unread += [text] if value is None else [beside] if beside else []
         elif one.kind == "remove":
             removals.add(one.key)
-        elif one.kind == "rename" and (name := _new_name(one.key, text)):
-            renames[one.key] = quoted(name)
+        elif one.kind == "rename":
+            name = _new_name(one.key, text)
+            renames |= {one.key: quoted(name)} if name else {}
+            unread += [] if name else [text]
         elif one.kind == "add" and (pair := _pair(text)) and quoted(pair[0]) not in members:
-            new[quoted(pair[0])] = _json_of(pair[1])
+            new[quoted(pair[0])] = plain_of(pair[1])
         elif one.kind == "other" and (replaced := _replaced(members, text)):
             values |= replaced
         elif _means_nothing(one, text):
@@ -221,7 +223,7 @@ def _replaced(members: Mapping[str, str], instruction: str) -> dict[str, str]:
             is_whole = not into.startswith('"') or (text == old and new in ("null", "true", "false"))
             changed[key] = (into or value) if is_whole else quoted(json.loads(into).join(part.split(text)))
         elif value == old:
-            changed[key] = _json_of(new)
+            changed[key] = plain_of(new)
     return changed if len(changed) == 1 else {}
 
 
@@ -357,13 +359,6 @@ def _new_name(key: str, text: str) -> str:
     return "" if found is None else found[1]
 
 
-def _json_of(text: str) -> str:
-    """A value that an instruction states, as JSON: a number, true, false or null as such."""
-    if re.fullmatch(f"{NUMBER}|true|false|null", text):
-        return text
-    return quoted(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text)
-
-
 def mentions(key: str, text: str) -> Iterator[re.Match[str]]:
     """Where a key stands in a text, with spaces for its underscores, perhaps."""
     return re.finditer(named_by(key), text, re.IGNORECASE)
@@ -372,6 +367,8 @@ def mentions(key: str, text: str) -> Iterator[re.Match[str]]:
 def named_by(key: str) -> str:
     """The pattern of a key, as JSON, in an instruction: with spaces between its words, perhaps."""
     plain = json.loads(key)
+    if not re.search(r"\w", plain):
+        return "(?!)"
     parts = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "\0", plain)
     spaced = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(parts)).replace("\\\0", r"\s?").replace("\0", r"\s?")
     name = rf"(?<![\w.-]){spaced}(?![\w-])"

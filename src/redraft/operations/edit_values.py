@@ -83,12 +83,9 @@ def _stated(key: str, old: str, text: str) -> Stated:
         return Stated(quoted(inside[2] or ""), _asking(said[inside.end() :]))
     if not said or _VAGUE.match(said):
         return Stated(None)
-    if not _SHORTENED.search(said):
-        said = (
-            re.sub(r"(?<=[^\W\d_]{3})[.!?]+$|[.?]+$", "", said)
-            if re.search(r"\s|\w\.$|\w\?$|^[^\W\d_]+!$", said)
-            else said
-        )
+    said = re.sub(r"(?<=[^\W\d_]{3})[!?]+$|(?<=\w)\?$", "", said)
+    if re.search(r"[^.]\.$", said) and not _SHORTENED.search(said):
+        said = said[:-1]  # the sentence's
     if old.startswith(('"', "[")):
         return _text(json.loads(old) if old.startswith('"') else "A b", said)
     word, behind = re.findall(r"^(\S*?)([,.;:!?]*(?:\s.*)?)$", said, re.DOTALL)[0]
@@ -159,3 +156,10 @@ def _asking(behind: str) -> str:
 def quoted(text: str) -> str:
     """A text as JSON."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def plain_of(text: str) -> str:
+    """A value that an instruction states, as JSON: a number, true, false or null as such."""
+    if re.fullmatch(f"{NUMBER}|true|false|null", text):
+        return text
+    return quoted(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text)

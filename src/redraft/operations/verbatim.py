@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from redraft.constraints.compile.limits import OutOfReachError
@@ -46,11 +47,8 @@ def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | No
 
 
 def _without_unique(schema: Any) -> Any:
-    """A schema whose lists may have an element twice, but for those that need more than one."""
-    if isinstance(schema, list):
-        return [_without_unique(one) for one in schema]
-    if not isinstance(schema, dict):
+    """A schema whose lists may have an element twice; the same where one needs several."""
+    text = json.dumps(schema)
+    if re.search(r'"minItems": (?![01]\b)|"contains"', text):
         return schema
-    low = schema.get("minItems", 0)
-    drops = schema.get("uniqueItems") is True and isinstance(low, int | float) and low <= 1
-    return {key: _without_unique(one) for key, one in schema.items() if not (drops and key == "uniqueItems")}
+    return json.loads(re.sub(r'"uniqueItems": true', '"uniqueItems": false', text))

@@ -237,7 +237,7 @@ def _resume(
             return {
                 name: sums
                 for name, sums in done
-                if sums.keys() == made.get(name) and (stage / name).is_file() and _size(stage / name) > sizes[name]
+                if sums.keys() == made.get(name) and (stage / name).is_file() and _is_whole(stage / name, sizes[name])
             }
     if strange := [one.name for one in stage.iterdir() if not _is_ours(one.name)]:
         raise WeightsError(f"{stage} holds {shown(strange)}, which this did not write; remove the folder")
@@ -247,8 +247,10 @@ def _resume(
     return {}
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
+def _is_whole(path: Path, data: int) -> bool:
+    """Whether a shard is as long as its header and so many bytes of numbers."""
+    with path.open("rb") as file:
+        return path.stat().st_size == 8 + int.from_bytes(file.read(8), "little") + data
 
 
 def _is_ours(name: str) -> bool:
@@ -309,7 +311,7 @@ def _copy(source: WeightSource, item: _Item) -> Iterator[Tensor]:
 
 
 def _finite(stored: str, numbers: Tensor) -> Tensor:
-    if not all(bound.isfinite() for bound in numbers.aminmax()):
+    if numbers.numel() and not all(bound.isfinite() for bound in numbers.aminmax()):
         raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
     return numbers
 

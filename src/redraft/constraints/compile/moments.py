@@ -137,12 +137,6 @@ def has_date(text: str) -> bool:
     return bool(found) or bool(_UNREAD_DATE.search(_MONEY.sub(" ", _TIMED.sub(" ", rest))))
 
 
-def has_clock(text: str) -> bool:
-    """Whether a text may state a time of day, in any way."""
-    rest = _OFFSET.sub(r"\1", _dates(_without_amounts(text))[1])
-    return bool(_TIMED.search(rest)) or bool(_UNREAD_TIME.search(rest))
-
-
 def clocks_of(text: str) -> list[str]:
     """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read.
     Of 9:30 alone either half of the day, unless another time, or a date as ISO has it, shows its clock to have 24

@@ -22,7 +22,7 @@ import numpy as np
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
-from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, has_clock, has_date, moments_of
+from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, has_date, moments_of
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.stated import MOST_CHARACTERS, integers_of, numbers_of
@@ -106,22 +106,24 @@ def formatted(text: str, form: str) -> list[str]:
     return found if len(found) <= MOST_ADDRESSES else []
 
 
-_OTHER_SCRIPT = re.compile(r"[^\W\d_a-zA-Z\u00c0-\u024f]")
+_ADDRESSED = re.compile(
+    r"[@＠﹫]|%40|&#64;|commat|arroba|arobase|chiocciola|klammeraffe|snabel|małpa|apenstaart|[^\W_]\.[^\W\d_]{2}"
+    r"|(?<![^\W_])(?:dot|point|period|punkt|punto|punt|ponto|kropka)(?![^\W_])",
+    re.IGNORECASE,
+)
+"""What a text has that states an e-mail address, however it is written."""
 
 
 def is_silent(text: str, plain: Mapping[str, Any]) -> bool:
-    """Whether a text in Latin letters states nothing, in any way that is known here, that a schema of dates, times or
-    e-mail addresses asks for: where null is an answer, it is the one."""
+    """Whether a text cannot state what a schema of dates or e-mail addresses asks for: it has no digit and no word that
+    may be of a date, or nothing of an address. Where null is an answer, it is the one then."""
     looks = [*plain.get("formats", []), *plain.get("patterns", [])]
-    if len(looks) != 1 or not text or len(text) > MOST_CHARACTERS or _OTHER_SCRIPT.search(text):
-        return False
-    if not {*plain.get("type", ["any"])} <= {"string", "null"}:
+    is_text = {*plain.get("type", ["any"])} <= {"string", "null"}
+    if len(looks) != 1 or not is_text or not 0 < len(text) <= MOST_CHARACTERS:
         return False
     if looks[0] == "email":
-        return not re.search(rf"{_AT.pattern}|\bat\b.*\bdot\b", text, re.IGNORECASE)
-    if looks[0] in ("date", "date-time"):
-        return not has_date(text)
-    return looks[0] in ("time", CLOCK) and not has_clock(text)
+        return _ADDRESSED.search(text) is None
+    return looks[0] in ("date", "date-time") and not any(map(str.isdigit, text)) and not has_date(text)
 
 
 @remembered

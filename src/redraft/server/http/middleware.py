@@ -145,12 +145,12 @@ class Middleware:
             return await receive()
         sent = asyncio.ensure_future(receive())
         try:
-            while not (await asyncio.wait({sent}, timeout=POLL_SEC))[0]:
-                if self.service.phase == "draining":
-                    raise stopping()
+            while self.service.phase != "draining":
+                if (await asyncio.wait({sent}, timeout=POLL_SEC))[0]:
+                    return sent.result()
+            raise stopping()
         finally:
             sent.cancel()
-        return sent.result()
 
     def _account(self, scope: Scope, route: object, seen: _Seen) -> None:
         metrics = self.service.metrics

@@ -168,7 +168,7 @@ def _schema(body: Chat, choice: Choice) -> Any:
     form, output = body.response_format, body.structured_outputs
     if output is not None and output.json_ is not None:
         return plain_schema(output.json_)
-    if form is None:
+    if form is None or form.type == "text":
         return body.json_schema
     return form.schema_ if form.json_schema is None or form.schema_ is not None else form.json_schema.schema_
 

@@ -165,6 +165,8 @@ def _format(wanted: ResponseFormat | None) -> Constraint | None:
     if wanted is None or wanted.type == "text":
         return None
     schema = wanted.schema_
+    if schema is not None and wanted.json_schema is not None and wanted.json_schema.schema_ is not None:
+        raise ApiError(400, f"{field}.schema and {field}.json_schema were sent together; send one", param=field)
     if schema is None and wanted.json_schema is not None:
         schema = wanted.json_schema.schema_
     if schema is None and wanted.type == "json_schema":
