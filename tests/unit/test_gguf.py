@@ -276,7 +276,9 @@ def test_files_of_the_released_shapes_take_what_the_page_says(
     found = [f"{size / 1e9:.1f} GB"]
     for memory in ("24", "80"):
         assert main(["inspect", str(tmp_path / "one"), "--memory", memory, "--context", "8192", "--json"]) == 0
-        ledger = json.loads(capsys.readouterr().out)["ledger"]
+        described = json.loads(capsys.readouterr().out)
+        assert "GGUF" in described["stored_bytes"], "it said that the folder has no weights"
+        ledger = described["ledger"]
         left = ledger["memory"] - sum(ledger["bytes"].values())
         found += [f"{ledger['bytes']['weights'] / 1e9:.1f} GB"] if memory == "24" else []
         found.append(f"{left / 1e9:.3g} GB" if left > 0 else f"{-left / 1e9:.2f} GB short")

@@ -40,7 +40,7 @@ examples:
   echo '{"messages":[{"role":"user","content":"Well?"}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
-DECIDING = ("model", "seed", "preset", "device", "dtype", "backend", "their_model")
+DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")
 """Flags that decide the answers."""
 
 EVERY_SEC = 30

@@ -159,28 +159,28 @@ def _check_unopened(data: bytes, part: str, limits: ImageLimits) -> None:
 
 
 def sent_pixels(data: object) -> int:
-    """The pixels of an image by its head, without decoding it; 0 for what cannot be opened, which is refused later."""
+    """The pixels of an image by its head, without decoding it: 0 for what cannot be opened, which is refused later, and
+    for a large file, which may take a second to open, by what stands in front of the picture."""
+    if not isinstance(data, bytes) or len(data) > SMALL_BYTES:
+        return 0
     try:
-        if not isinstance(data, bytes):
-            return 0
         _check_unopened(data, "", LIMITS)
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             return image.width * image.height
-    except Exception:  # as above; who loads it says what is wrong
+    except Exception:  # Pillow's readers raise anything; who loads the image says what is wrong
         return 0
 
 
 def is_small(data: bytes) -> bool:
     """Whether an image is decoded in a moment, by its size and what its head says; one that is refused, is, too."""
-    try:
-        _check_unopened(data, "", LIMITS)
-        if len(data) > SMALL_BYTES:  # to open it may take a second, by what stands in front of the picture
-            return False
-        with Image.open(BytesIO(data), formats=FORMATS) as image:
-            pixels = image.width * image.height
-    except Exception:  # as above; who loads it says what is wrong
-        return True
-    return max(pixels, pixels * scans(data), png_bytes(data) // 4) <= SMALL_PIXELS
+    if len(data) > SMALL_BYTES:
+        try:
+            _check_unopened(data, "", LIMITS)
+        except RequestError:
+            return True
+        return False
+    pixels = sent_pixels(data)
+    return not pixels or max(pixels, pixels * scans(data), png_bytes(data) // 4) <= SMALL_PIXELS
 
 
 def prepare(image: Image.Image, config: ImageConfig, *, part: str = "the image") -> Picture:

@@ -61,7 +61,8 @@ _REPLACES = 1  # last word of the counter: draws that no canvas makes
 class Edit:
     """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now.
     `finish` is "deadline" where the time was up before every canvas had settled: `after` is then a draft. `left_out`
-    are keys that the instruction speaks of and that stayed as they were."""
+    are keys that the instruction speaks of and that stayed as they were, and in quotes the parts of it of which nothing
+    was made."""
 
     data: bytes
     before: str

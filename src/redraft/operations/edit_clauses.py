@@ -117,6 +117,7 @@ _HEDGE = re.compile(
     r"\b(?:maybe|perhaps|at some point|(?:we|i|you) (?:might|could|would not|wouldn['’]?t|should not|shouldn['’]?t))\b",
     re.I,
 )
+"""What makes a wish of a clause, and no instruction."""
 _LEAVES = re.compile(
     rf"{ASKING}(?:leave|keep|(?:do not|don['’]?t|never) (?:touch|change|edit))\b(?!.* (?:and|but) )", re.IGNORECASE
 )
@@ -237,7 +238,7 @@ def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> lis
             is_part = any(re.search(part, text, re.IGNORECASE) for part in parts)  # of another one's value
             is_meant = key in named and not is_part and not is_of_another(key, members[key], text)
         else:
-            scores = {other: _names(other, [text]) for other in members}
+            scores = {other: _names(other, text) for other in members}
             by_value = "" if is_one_named or max(scores.values()) else re.sub(r"\b\w\b", "", members[key])
             is_meant = bool(shared(by_value, words_of(text)))
             if scores[key] and scores[key] == max(scores.values()):
@@ -246,14 +247,14 @@ def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> lis
     return found
 
 
-def _names(key: str, texts: Sequence[str]) -> int:
-    """How many words of a key some texts say, not counting those of other names, as of REDIS_HOST for HOST."""
+def _names(key: str, text: str) -> int:
+    """How many words of a key a text says, not counting those of other names, as of REDIS_HOST for HOST."""
     name = json.loads(key)
 
     def plainly(found: re.Match[str]) -> str:
         return found[0] if words_of(found[0]) <= words_of(name) else ""
 
-    return max((shared(name, words_of(_NAME_LIKE.sub(plainly, text))) for text in texts), default=0)
+    return shared(name, words_of(_NAME_LIKE.sub(plainly, text)))
 
 
 def is_of_another(key: str, value: str, text: str, *, also: bool = False) -> bool:
@@ -314,15 +315,12 @@ def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs
         for kind, verb, form in (("remove", _REMOVES, _REMOVED), ("rename", _RENAMES, _RENAMED)):
             if begins(verb + form.format(named)) or (last.kind == kind and at and begins(form.format(named))):
                 return kind, key
-        also = None
-        is_set = begins(_SETTING.format(named, _old(members[key])))
-        if is_set is None and last.kind == "set" and at:
-            is_set = also = begins(_ALSO.format(named))
-        if is_set:
-            other = is_of_another(key, members[key], is_set[0], also=also is not None)
-            if not other:
-                return "set", key
-            is_other = True
+        found = begins(_SETTING.format(named, _old(members[key])))
+        is_also = found is None and last.kind == "set" and at > 0
+        found = begins(_ALSO.format(named)) if is_also else found
+        if found and not is_of_another(key, members[key], found[0], also=is_also):
+            return "set", key
+        is_other |= found is not None
         of_words = last.kind == "set" and members[last.key].startswith('"')
         if not (runs_on or of_words) and begins(_TERSE.format(named)):
             return "terse", key

@@ -11,10 +11,10 @@ from typing import Any
 from redraft.operations.formats import Number, loads
 
 MOST_NAME = 100  # characters of a key or value whose words are compared with those of an instruction
-_SHORT = ("Inc", "Ltd", "Corp", "Co", "Jr", "Sr", "St")
-CUTS = re.compile("".join(rf"(?<!\b{word})" for word in _SHORT) + r"[.;]\s+(?:and\s+)?|,?\s+(?:and|but)\s+|,\s+", re.I)
+SHORT = ("Inc", "Ltd", "Corp", "Co", "Jr", "Sr", "St")
+CUTS = re.compile("".join(rf"(?<!\b{word})" for word in SHORT) + r"[.;]\s+(?:and\s+)?|,?\s+(?:and|but)\s+|,\s+", re.I)
 """Where a clause of an instruction ends, perhaps; the point behind some words is no sentence's."""
-SHORTENED = re.compile(rf"\b(?:{'|'.join(_SHORT)})(?=\.(?!\w))")
+SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)})(?=\.(?!\w))")
 LEAST_SHARED = 4
 """Letters of a word that stand for it, as "debug" for "debugging"."""
 

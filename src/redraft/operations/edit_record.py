@@ -108,21 +108,19 @@ class Record:
         asked = _SWITCHING.sub(self._switched, on_one_line(instruction))
         asked = _RUN_ON.sub(lambda one: one[0] if _is_in_value(one) else f"{one[1]}, ", asked)
         asked = _ASSIGNED.sub(r"\1 = ", asked)
-        heads = words_of(
-            " ".join(line for line in self.lines if isinstance(line, str) and OPENS.fullmatch(line.strip()))
-        )
+        texts = (line for line in self.lines if isinstance(line, str))
+        heads = words_of(" ".join(line for line in texts if OPENS.fullmatch(line.strip())))
         if some := "|".join(heads & words_of(asked)):
-            to = "|to" if asked.lower().startswith("add ") else ""
-            place = rf" (?:of|in|for|under|from|at{to}) (?:the )?(?:{some})(?: section| service)?(?!\w)"
-            ends = re.compile(rf"{place}(?=[.!]?$)", re.IGNORECASE) if to else None  # "Add KEY: VALUE to SECTION"
-            asked = ends.sub("", asked) if ends else asked
-            inner = place.replace(f"at{to})", "at)")
-            asked = re.sub(inner, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.IGNORECASE)
+            section = rf" (?:the )?(?:{some})(?: section| service)?(?!\w)"
+            if asked.lower().startswith("add "):  # KEY: VALUE to SECTION
+                asked = re.sub(rf" (?:of|in|for|under|from|at|to){section}(?=[.!]?$)", "", asked, flags=re.I)
+            place = rf" (?:of|in|for|under|from|at){section}"
+            asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.I)
         for i, one in self.shown.items():
             bare = rf"(?:{named_by(quoted(one.name))}|{re.escape(one.name)}(?![\w-]))"
             over = "|".join(re.sub("(.{3}.*?)(g?ing)$", r"\1(?:\2)?", word) for word in self._words_above(i))
             qualified = rf"(?<![\w.-])(?:{over})(?:['’]s? |[ .])(?=(?:(?:{over})[ .])?{bare})"
-            asked = re.sub(qualified, "", asked, flags=re.IGNORECASE) if over else asked
+            asked = re.sub(qualified, "", asked, flags=re.I) if over else asked
             if others := "|".join(heads - words_of(one.name)):  # another section's, which is not shown
                 elsewhere = rf"(?<![\w.-])({others})(?:['’]s)? (?={re.escape(one.name)}(?![\w-]))"
                 asked = re.sub(elsewhere, lambda at: at[0] if _is_in_value(at) else f"{at[1]}.", asked, flags=re.I)
@@ -194,8 +192,8 @@ class Record:
             if judged is None:
                 return new
             (_, old), (front, back) = judged
-            quoted = name == "TOML" and self._is_shell and any(type(one) is str for one in made.wanted.values())
-            if quoted and not any(isinstance(one, str) for one in old.values()) and read("INI", front + lines + back):
+            texts = name == "TOML" and self._is_shell and any(type(one) is str for one in made.wanted.values())
+            if texts and not any(isinstance(one, str) for one in old.values()) and read("INI", front + lines + back):
                 return None  # as systemd has them, without a text: they may be of either, and only one has quotes
             if is_as_meant(name, old, front + new + back, made.wanted, made.gone):
                 return new

@@ -16,6 +16,7 @@ import re
 from typing import NamedTuple
 
 from redraft.numerals import spelled
+from redraft.operations.edit_member import SHORT
 
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
 
@@ -25,7 +26,7 @@ _SWITCHED = {"true": "true", "yes": "true", "on": "true", "enabled": "true"} | d
 )
 _EMPTY = re.compile(r"(?:an? )?(?:empty(?: string| text| value)?|nothing|blank)", re.IGNORECASE)
 _IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'])\3""")
-_SHORTENED = re.compile(r"(?:\b(?:Inc|Ltd|Corp|Co|Jr|Sr|St)|\b[A-Za-z]\.[A-Za-z])\.$")
+_SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
 _VAGUE = re.compile(
     r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
     r"|either|match (?:the|its)|(?:upper|lower)case|twice|half|double)\b"
