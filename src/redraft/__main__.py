@@ -16,7 +16,8 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
+    """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 3 some of many
+    have no answer, 130 interrupted."""
     if sys.stderr is None:  # `print` would take standard output for it
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # as long as the program
     if why := _unfit():

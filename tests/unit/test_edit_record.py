@@ -211,7 +211,7 @@ def test_each_form_is_written_as_its_own_parser_reads_it() -> None:
     after = changed(JSON, "port, debug", '{"host":"localhost","port":9090,"debug":false}')
     assert json.loads(after) == json.loads(JSON) | {"port": 9090, "inner": {"debug": False}}
     after = changed(JSON, "Add user ada, remove debug", '{"host":"localhost","port":8080,"user":"ada"}')
-    assert json.loads(after) == {"host": "localhost", "port": 8080, "tags": ["a", "b"], "inner": {"user": "ada"}}
+    assert json.loads(after) == {"host": "localhost", "port": 8080, "tags": ["a", "b"], "inner": {}, "user": "ada"}
     after = changed(TOML, "host, port", '{"host":"example.com","port":"9090","size":5}')
     assert tomllib.loads(after) == {"server": {"host": "example.com", "port": 9090}, "pool": {"size": 5}}
     assert after.startswith("# the server\n")

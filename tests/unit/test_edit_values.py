@@ -83,6 +83,61 @@ def test_what_is_clear_is_done(text: str, instruction: str, old: str, new: str) 
     assert made_of(text, instruction) == (text.replace(old, new, 1), ())
 
 
+POST = '{\n  "title": "Hi there",\n  "hosts": 3,\n  "debug": true,\n  "name": "web",\n  "note": "a b"\n}\n'
+REDIS = '[server]\nhost = "a"\ntitle = "Hi there"\n\n[redis]\nport = 5  # as agreed\nnode = "n"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction", "old", "new"),
+    [
+        (POST, 'set title to "x; remove debug"', "Hi there", "x; remove debug"),
+        (POST, "set title to `x; remove debug`", "Hi there", "x; remove debug"),
+        (POST, "set title to “x; remove debug”", "Hi there", "x; remove debug"),
+        (
+            POST,
+            'set title to "A. Set hosts to 9." and hosts to 4',
+            'Hi there",\n  "hosts": 3',
+            'A. Set hosts to 9.",\n  "hosts": 4',
+        ),
+        (POST, 'set title to "Bread and name to keep"', "Hi there", "Bread and name to keep"),
+        (POST, 'add remark: "x, remove debug"', '"a b"', '"a b",\n  "remark": "x, remove debug"'),
+        (POST, 'set title to "lamp, turn off debug"', "Hi there", "lamp, turn off debug"),
+        (POST, 'replace "Hi there" with "Bye, and set hosts to 9"', "Hi there", "Bye, and set hosts to 9"),
+        (POST, "set title to Works with 2 hosts", "Hi there", "Works with 2 hosts"),
+        (POST, "set note to use x as title", "a b", "use x as title"),
+        (POST, "set title to known as note", "Hi there", "known as note"),
+        (POST, "set title to please disable debug", "Hi there", "please disable debug"),
+        (POST, "set name to Jo;", "web", "Jo"),
+        (POST, "set hosts to 90;", "3", "90"),
+        (POST, "name => Jo", "web", "Jo"),
+        (POST, "hosts -> 4", "3", "4"),
+        (POST, "Change title to Wait...", "Hi there", "Wait..."),
+        (POST, "remove name and add age: 5", '"name": "web",\n  "note": "a b"', '"note": "a b",\n  "age": 5'),
+        (REDIS, 'set title to "my redis port"', "Hi there", "my redis port"),
+        (REDIS, "set title to Server host", "Hi there", "Server host"),
+        (REDIS, "set title to x, redis port to 7", 'Hi there"\n\n[redis]\nport = 5', 'x"\n\n[redis]\nport = 7'),
+        (REDIS, "set port to 7 in the redis section", "= 5", "= 7"),
+        (
+            "port: 80  # of HTTP\nname: x\n",
+            "remove port and add size: 3",
+            "port: 80  # of HTTP\nname: x",
+            "name: x\nsize: 3",
+        ),
+        ('{"a":1,"tags":["x",{"y":1}],"b":2}', "set a to 2", '"a":1', '"a":2'),
+    ],
+)
+def test_no_word_of_a_value_is_an_instruction(text: str, instruction: str, old: str, new: str) -> None:
+    """Signs and verbs in quotes ended values, and what stood behind them was carried out."""
+    assert made_of(text, instruction) == (text.replace(old, new, 1), ())
+
+
+def test_a_name_that_is_taken_is_named() -> None:
+    record = record_of(POST, "rename debug to hosts")
+    assert record is not None
+    assert record.after('{"title":"Hi there","hosts":3,"hosts":true,"name":"web","note":"a b"}') is None
+    assert record.left_out("Rename debug to hosts.", record.text) == ("debug",)
+
+
 @pytest.mark.parametrize(
     ("text", "instruction", "old", "new", "left"),
     [

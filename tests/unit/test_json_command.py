@@ -80,7 +80,7 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     lines[3], lines[37] = b"", b"\xff"
     piped(b"\n".join(lines))
     code, out, err = run(capsys, *PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--many")
-    assert code == 1
+    assert code == 3
     assert [i for i, line in enumerate(out) if line == "null"] == [3, 37]
     right = [line == example.answer for line, example in zip(out, examples, strict=True)]
     assert sum(right) >= 35
@@ -99,7 +99,7 @@ def test_a_line_of_many_may_be_a_text_in_json(
     """Else a text of several lines has no room on one; and in a pipe nothing said that some answers are a guess."""
     piped(b'"Send 3 apples\\nto Maria."\n{"text": "Send 3 apples to Maria."}\n{"text": 1}\nhello\n')
     code, out, err = run(capsys, "--schema", SCHEMA, "--many")
-    assert (code, out[:3]) == (1, ['{"who":"Maria","qty":3,"item":"apples"}'] * 2 + ["null"])
+    assert (code, out[:3]) == (3, ['{"who":"Maria","qty":3,"item":"apples"}'] * 2 + ["null"])
     assert "line 3: it is an object with a text; let that be a string, and all that it has" in err
     assert "1 of the answers have values that are a guess; --json names them" in err
 
@@ -122,7 +122,7 @@ def test_a_line_too_long_takes_no_answer_before_it_away(
     monkeypatch.setattr(common, "MOST_READ", 100)
     piped(f"{SENTENCE}\n{'a' * 101}\n{SENTENCE}".encode())
     code, out, err = run(capsys, *PUZZLES, "--schema", SCHEMA, "--instruction", "record", "--many")
-    assert (code, out) == (1, ['{"who":"Karomi","qty":417,"item":"melu"}', "null"])
+    assert (code, out) == (3, ['{"who":"Karomi","qty":417,"item":"melu"}', "null"])
     assert err.endswith("more than any context holds; give less: nothing behind it was read\n")
 
 
@@ -146,7 +146,7 @@ def test_answers_are_read_back_each_behind_its_own_line(
     monkeypatch.setattr(read_back, "second_opinion", spy)
     piped(b"one\n\nthree\n")
     code, out, _ = run(capsys, *words, "--schema", "size S|M", "--steps", "1", "--many", "--instruction", "")
-    assert (code, heard) == (1, ["one", "three"] if reads else [])
+    assert (code, heard) == (3, ["one", "three"] if reads else [])
     assert [line == '{"size":"L"}' for line in out] == [reads, False, reads]
     heard.clear()
     code, out, _ = run(capsys, *words, "--schema", "size S|M", "--steps", "1", "--json", "a text")
@@ -169,7 +169,7 @@ def test_a_reading_that_fails_takes_no_answer_away(
     monkeypatch.setattr(read_back, "second_opinion", Mock(side_effect=[ValueError("odd"), RunError("full")]))
     piped(f"{SENTENCE}\n{SENTENCE}\n".encode())
     code, out, err = run(capsys, *words, "--many")
-    assert (code, out) == (1, ["null", '{"who":"Karomi","qty":417,"item":"melu"}'])
+    assert (code, out) == (3, ["null", '{"who":"Karomi","qty":417,"item":"melu"}'])
     assert "line 1: the program failed: ValueError: odd" in err
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
+SOME_WRONG = 3
+"""The exit code where all of many are done and some have no answer."""
+
 MOST_READ = 2**26
 """Bytes of a prompt, a schema or a grammar."""
 

@@ -15,6 +15,7 @@ from queue import Queue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from redraft.cli.common import (
+    SOME_WRONG,
     Commands,
     asked,
     command,
@@ -58,7 +59,7 @@ JSON, or fields:
 With --many every line of stdin is a text and gives a line of output: null where there is no answer, with the reason on
 stderr. With --json a line has the entropy of each field, in nats, beside the value, and where it was read back the
 probability of each field's least likely token, and the fields that are a guess. Exit codes: 0 every text was answered,
-1 some were not, 2 a mistake in the call.
+3 some were not, 2 a mistake in the call.
 
 examples:
   echo 'Send 3 apples to Maria.' | redraft json --schema 'who, qty int, item'
@@ -115,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     engine.resolve(asker("x", 0))  # refuse at once what is wrong with every text
     with traced(engine, arguments, "json") as seen:
         if text is None:
-            return 1 if _many(seen, asker, arguments) else 0
+            return SOME_WRONG if _many(seen, asker, arguments) else 0
         request = asker(text, 0)
         line, guessed = _line(seen, request, answered(seen, request, arguments), arguments)
     print(line, flush=True)

@@ -42,7 +42,7 @@ EPILOG = """examples:
   redraft serve                                      a page to watch, and an API for other tools
 
 The result goes to stdout, everything else to stderr. Exit codes: 0 done, 1 our failure, 2 a mistake in the call,
-130 interrupted."""
+3 some of many have no answer, 130 interrupted."""
 
 CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)", re.DOTALL)
 

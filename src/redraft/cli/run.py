@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
 from redraft.cli.backend import backend_of
-from redraft.cli.common import Commands, command, load_engine, note, print_json, refuse_utf16
+from redraft.cli.common import SOME_WRONG, Commands, command, load_engine, note, print_json, refuse_utf16
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.errors import RequestError
@@ -44,9 +44,6 @@ DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")
 """Flags that decide the answers."""
 
 EVERY_SEC = 30
-
-SOME_WRONG = 3
-"""The exit code where all rows are done and some have no answer."""
 
 
 def add(commands: Commands) -> None:

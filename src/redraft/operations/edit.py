@@ -263,7 +263,7 @@ def _in_lines(
     ends = not shown[2].partition("\n")[0].strip()
     if not ends or lead.strip("\ufeff \t"):
         return None
-    as_it_was = _Span(shown[1], 0, 0, False)
+    as_it_was = _Span(shown[1], 0, 0, False, (f'"{instruction}"',))
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = _shown_record(engine, lead + shown[1], instruction, room)
         if record is None and ("\n" not in "".join(shown).strip() or judge_of("".join(shown)) is None):
@@ -271,7 +271,7 @@ def _in_lines(
         asked = instruction if record is None else record.asked(instruction)
         possible = None if record is None else _possible(engine, record.text, asked)
     if record is None:
-        return as_it_was._replace(left_out=(f'"{instruction}"',))
+        return as_it_was
     if isinstance(possible, str):
         made: _Span | None = _Span(possible, 0, 0, False)
     else:

@@ -16,14 +16,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from redraft.operations.edit_member import CUTS, shared, words_of
+from redraft.operations.edit_member import CUTS, hidden, shared, words_of
 from redraft.operations.edit_values import plain_of, quoted, stated
 
 ASKING = r"(?:(?:please|then|also|and|now|(?:can|could|would|will) you|i want to|let['’]s) )*"
-_QUOTE = r"""(?:\\?["'`])?"""
+_QUOTE = r"""(?:\\?["'`“”])?"""
 _NOUN = r"(?: (?:field|key|line|entry|setting|variable|option|member|property|script|flag|version))?"
 _OF = r"(?:value of )?(?:(?!key )[\w-]+(?:['’]s)? )?"
-_TO = r"(?: (?:over |back )?to:? (?:be )?|\s?=\s?|: | as | equal to )"
+_TO = r"(?: (?:over |back )?to:? (?:be )?|\s?(?:=>?|:=|->|→)\s?|: | as | equal to )"
 _SETTING = (
     rf"{ASKING}(?:(?:set|change|update|edit|make|put|switch|bump|upgrade|downgrade|adjust|modify|raise|lower|increase"
     rf"|decrease|point) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from .{{{{1,60}}}}?| {{1}})?{_TO}"
@@ -108,7 +108,6 @@ _STAYS = (
 """A clause that does not give a key another value, or one that is to be computed."""
 _NAME_LIKE = re.compile(r"(?<![\w.-])[A-Za-z]\w*(?:[_.]\w+|[a-z][A-Z]\w*)+(?![\w-])")
 """A word that is written as keys are."""
-_IN_QUOTES = re.compile(r"""(\\"|['`])((?:(?!\1).)+)\1[.!]?$""")
 _SWITCHES = re.compile(rf"{ASKING}(?:enable|disable|turn|(?:de)?activate)\b", re.IGNORECASE)
 """How a clause begins that turns something on or off, by a key's name."""
 _CONDITION = re.compile(rf"{ASKING}(?:if|when|unless|in case|once|whenever|provided)\b", re.IGNORECASE)
@@ -154,6 +153,7 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
     """What an instruction says of the members of a record, JSON by JSON."""
     values, renames, new = dict[str, str](), dict[str, str](), dict[str, str]()
     removals, rest, unread, is_governed = set[str](), list[str](), list[str](), False
+    instruction, inside = hidden(instruction, map(json.loads, members))
     for one in _clauses(instruction, members):
         text = instruction[one.start : one.end]
         condition = _CONDITION.match(text)
@@ -161,7 +161,7 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             unread.append(text)
             is_governed = bool(condition) and "," not in text.rstrip(" ,")
         elif one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
-            value, beside = stated(one.key, members[one.key], text[setting.end() :])
+            value, beside = stated(one.key, members[one.key], text[setting.end() :].translate(inside))
             if value is None or stays(one.key, text) or _is_part(one.key, members[one.key], text, value):
                 unread.append(text)
             else:
@@ -169,7 +169,7 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
                 unread += [beside] if beside else []
         elif one.kind == "terse":
             word, beside = _terse(one.key, text)
-            value = stated(one.key, members[one.key], word).value or ""
+            value = stated(one.key, members[one.key], word.translate(inside)).value or ""
             value = None if value[:1] == '"' != members[one.key][:1] else value or None  # of its kind alone
             values |= {one.key: value} if value is not None else {}
             unread += [text] if value is None else [beside] if beside else []
@@ -180,8 +180,8 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             renames |= {one.key: quoted(name)} if name else {}
             unread += [] if name else [text]
         elif one.kind == "add" and (pair := _pair(text)) and quoted(pair[0]) not in members:
-            new[quoted(pair[0])] = plain_of(pair[1])
-        elif one.kind == "other" and (replaced := _replaced(members, text)):
+            new[quoted(pair[0])] = plain_of(pair[1].translate(inside))
+        elif one.kind == "other" and (replaced := _replaced(members, text, inside)):
             values |= replaced
         elif _means_nothing(one, text):
             unread += [] if _LEAVES.match(text) else [text]
@@ -192,7 +192,9 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
     spoken = {key: texts for key, texts in spoken.items() if texts}
     read = {text for texts in spoken.values() for text in texts}
     unread += [text for text in rest if text not in read and not is_adding(text) and not _LEAVES.match(text)]
-    return Said(spoken, values, removals, renames, new, ". ".join(rest), tuple(unread))
+    spoken = {key: tuple(text.translate(inside) for text in texts) for key, texts in spoken.items()}
+    said = ". ".join(rest).translate(inside)
+    return Said(spoken, values, removals, renames, new, said, tuple(text.translate(inside) for text in unread))
 
 
 def _terse(key: str, text: str) -> tuple[str, str]:
@@ -209,12 +211,13 @@ def _means_nothing(one: _Clause, text: str) -> bool:
     return one.kind == "set" or bool(_IDLE.match(text) or is_add)
 
 
-def _replaced(members: Mapping[str, str], instruction: str) -> dict[str, str]:
-    """The value that a clause replaces, or replaces a part of, where there is one alone."""
+def _replaced(members: Mapping[str, str], instruction: str, inside: Mapping[int, str]) -> dict[str, str]:
+    """The value that a clause replaces, or replaces a part of, where there is one alone; `inside` are its quotes."""
     found = _REPLACING.fullmatch(instruction.strip())
     if found is None:
         return {}
-    old, new, place = found[2].strip("\"'`"), found[3].strip("\"'`"), found[1] or found[4]
+    old, new = (found[group].translate(inside).strip("\"'`“”") for group in (2, 3))
+    place = found[1] or found[4]
     part, changed = re.compile(rf"(?<![\w]){re.escape(old)}(?!\w)"), dict[str, str]()
     for key, value in members.items():
         if place and not any(one.end() == len(place) for one in mentions(key, place)):
@@ -344,7 +347,7 @@ def _is_sentence(text: str, at: int, keys: Collection[str], last: _Clause) -> bo
 def _pair(text: str) -> tuple[str, str] | None:
     """The key and the value that a clause adds; None where it may say where to put them, too."""
     found = re.fullmatch(rf"(?:{_ADDS})?{_PAIR}(.+?)\.?", text.strip(), re.IGNORECASE)
-    if found is None or (_PLACES.search(found[2]) and not _IN_QUOTES.match(json.dumps(found[2])[1:-1])):
+    if found is None or _PLACES.search(found[2]):
         return None
     return found[1], found[2]
 

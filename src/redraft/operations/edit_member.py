@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,11 @@ _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+
+
+_IN_QUOTES = re.compile(r"""(?<![\w\\])(["'`])(?=\S)(?:(?!\1).)*[^\s\\]\1(?!\w)|(?<!\w)“[^“”]+”""")
+_SIGNS = 0xE000
+"""The first of the characters that stand for nothing by themselves."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,7 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     """The members by their lines, without those that an instruction's words do not mean although they name their keys:
     what lies in another section than the one that it names, and of several with one name all but the one that lies
     under what it names, or has the value that it names. None of these if it leaves open which."""
+    instruction, _ = hidden(instruction)
     said, clauses = words_of(instruction), CUTS.split(instruction)
     found, heads = dict[str, list[tuple[int, Member]]](), set[str]()
     for i, line in enumerate(lines):
@@ -171,6 +177,23 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
             some = best
         chosen |= dict(some) if len(some) == 1 else {}
     return dict(sorted(chosen.items()))
+
+
+def hidden(text: str, keys: Iterable[str] = ()) -> tuple[str, dict[int, str]]:
+    """A text with one sign in place of each of its parts in quotes that are no names of keys, so that no word of these
+    is read as one of the instruction's; and the table by which `translate` puts them back."""
+    parts, names = dict[int, str](), {words_of(key) for key in keys}
+
+    def sign(found: re.Match[str]) -> str:
+        inside = found[0][1:-1]
+        if not re.search(r"[\s,;:=]", inside) or words_of(inside) in names:
+            return found[0]
+        parts[_SIGNS + len(parts)] = found[0]
+        return chr(_SIGNS + len(parts) - 1)
+
+    if any(_SIGNS <= ord(char) < _SIGNS + len(text) for char in text):
+        return text, {}
+    return _IN_QUOTES.sub(sign, text), parts
 
 
 def _places_said(instruction: str) -> frozenset[str]:

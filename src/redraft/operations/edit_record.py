@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.edit_clauses import mentions, named_by, said_of, stays
+from redraft.operations.edit_clauses import mentions, said_of, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
@@ -31,7 +31,7 @@ from redraft.operations.edit_member import (
     words_of,
 )
 from redraft.operations.edit_values import quoted
-from redraft.operations.edit_wording import on_one_line, spread
+from redraft.operations.edit_wording import are_loud, plainly, spread
 from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read
 
 MOST_MEMBERS = 8
@@ -42,44 +42,14 @@ MOST_CHARACTERS, MOST_LINES, MOST_LINE, MOST_SAID = 2**14, 500, 1000, 500
 _NAMED = re.compile(rf"[ \t]*(?:- +)*(?:export )?({TEXT}|[A-Za-z_][\w.-]*)[ \t]*[:=]", re.ASCII)
 _FIXED = re.compile(rf"(?:#|;|//).*|{OPENS.pattern}|(?:{TEXT}|-?\d[\d.]*|[}}\]]),?|-\s.*|---|<<:.*")
 """Lines between members: comments, sections, the brackets and elements of lists. So is a member of another kind."""
-_PIECE = re.compile(rf'(?:{TEXT}|[^",{{}}\[\]])+,?')
-"""A member of an object on one line, with the comma behind it."""
-_ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
-"""As the line of a file that it is to be."""
-_NOUN = r"(?:line|variable|setting|entry|key|field|option|property)"
-_ADDED = re.compile(
-    rf"((?:^|[,;.] |\band )\s*add (?:an? |the )?)(?:(?:new |environment )?{_NOUN} (?:named |called )?)?([\w.-]+)"
-    rf"(?: {_NOUN})?"
-    r"(?: ?= ?| with (?:the )?(?:value )?| of | set to )",
-    re.IGNORECASE,
-)
-_RUN_ON = re.compile(r"(=[^\s,;]+) (?=[\w.-]+=)")
-"""Behind one of several `KEY=value`."""
-_LOUD = r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+"
-"""A key in capitals that is none yet."""
-_VALUED = re.compile(r"(?: to |=|: | is | be | by | with )(?:(?![.,;] | and ).)*$", re.IGNORECASE)
-"""Behind this stands a value, whose capitals are its own."""
-_VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear|change|make|update|replace|put|use)\b", re.IGNORECASE)
-"""It was taught these with a capital, and a point at the end."""
-_WHAT = r"[\w-]+(?: (?!and\b|to\b|on\b|off\b)[\w-]+){0,3}"
-_SWITCHING = re.compile(
-    rf"(?:^|(?<=[.,;:] )|(?<= and )|(?<=please ))(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
-    rf"|(?:turn|switch) (?:the )?(?P<named>{_WHAT}) (?P<how>on|off)"
-    rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))"
-    rf"|(?<= and )(?:the )?(?P<also>{_WHAT}) (?P<too>on|off)(?=$|[.,;!]| and )",
-    re.IGNORECASE,
-)
-_MODES = frozenset(("mode", "flag", "setting", "option", "feature", "support", "the", "a", "for", "of", "again"))
-"""Words of what is turned on or off that its key need not have."""
-_OPPOSITES = {
-    word: (other, is_on)
-    for on, off in (
-        *(("true", "false"), ("1", "0"), ('"True"', '"False"')),
-        *(('"yes"', '"no"'), ('"on"', '"off"'), ('"Yes"', '"No"'), ('"On"', '"Off"')),
-    )
-    for word, other, is_on in ((on, off, True), (off, on, False))
-}
-"""Values in the form of JSON, what each is not, and whether it is on."""
+_PLAIN = rf'(?:{TEXT}|[^",{{}}\[\]])'
+_NESTED = rf"[\[{{](?:{_PLAIN}|,|[\[{{](?:{_PLAIN}|,)*[\]}}])*[\]}}]"
+_PIECE = re.compile(rf"(?:{_PLAIN}|{_NESTED})+,?")
+"""A member of an object on one line, with the comma behind it; also one that is a list or an object."""
+_ADDS = frozenset(("add", "insert", "include"))
+"""Words behind which a new key is none that another one had before."""
+_PLACE = re.compile(r"(?:in|of|under|for|from) (?:the )?([\w.-]+)(?: (?:section|block|service|table|group))?", re.I)
+"""Where a member lies, said behind its value."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -103,57 +73,12 @@ class Record:
         return "{" + ",".join(f"{quoted(name)}:{value}" for name, value in members) + "}"
 
     def asked(self, instruction: str) -> str:
-        """An instruction in the words that a model of records was taught: `=` between spaces, keys as they are shown,
-        no sections, and "set debug to false" for "turn off debug"."""
-        asked = _SWITCHING.sub(self._switched, on_one_line(instruction))
-        asked = _RUN_ON.sub(lambda one: one[0] if _is_in_value(one) else f"{one[1]}, ", asked)
-        asked = _ASSIGNED.sub(r"\1 = ", asked)
-        texts = (line for line in self.lines if isinstance(line, str))
-        heads = words_of(" ".join(line for line in texts if OPENS.fullmatch(line.strip())))
-        if some := "|".join(heads & words_of(asked)):
-            section = rf" (?:the )?(?:{some})(?: section| service)?(?!\w)"
-            if asked.lower().startswith("add "):  # KEY: VALUE to SECTION
-                asked = re.sub(rf" (?:of|in|for|under|from|at|to){section}(?=[.!]?$)", "", asked, flags=re.I)
-            place = rf" (?:of|in|for|under|from|at){section}"
-            asked = re.sub(place, lambda one: one[0] if _is_in_value(one) else "", asked, flags=re.I)
-        for i, one in self.shown.items():
-            bare = rf"(?:{named_by(quoted(one.name))}|{re.escape(one.name)}(?![\w-]))"
-            over = "|".join(re.sub("(.{3}.*?)(g?ing)$", r"\1(?:\2)?", word) for word in self._words_above(i))
-            qualified = rf"(?<![\w.-])(?:{over})(?:['’]s? |[ .])(?=(?:(?:{over})[ .])?{bare})"
-            asked = re.sub(qualified, "", asked, flags=re.I) if over else asked
-            if others := "|".join(heads - words_of(one.name)):  # another section's, which is not shown
-                elsewhere = rf"(?<![\w.-])({others})(?:['’]s)? (?={re.escape(one.name)}(?![\w-]))"
-                asked = re.sub(elsewhere, lambda at: at[0] if _is_in_value(at) else f"{at[1]}.", asked, flags=re.I)
-        if self._is_loud:
-            names = "|".join(re.escape(one.name) for one in self.shown.values())
-            asked = re.sub(rf"(?<!\w)(?:{names})(?!\w)|{_LOUD}", _small_where_named, asked)
-        asked = _ADDED.sub(r"\1\2: ", asked)
-        verb = _VERB.match(asked)
-        return asked if verb is None else verb[0].capitalize() + asked[verb.end() :].rstrip(".") + "."
-
-    def _switched(self, found: re.Match[str]) -> str:
-        """What is to be on or off, as a value of the one member that it names; as it was if there is none."""
-        words = words_of(found["what"] or found["named"] or found["which"] or found["also"]) - _MODES
-        own = {i: words - self._words_above(i) or words for i in self.shown}
-        wanted = (found["state"] or found["how"] or found["verb"] or found["too"]).lower()
-        scores = {i: shared(one.name, words) for i, one in self.shown.items() if str(one.json) in _OPPOSITES}
-        best = [i for i, score in scores.items() if score == max(scores.values()) > 0]
-        best = [i for i in best if shared(" ".join(own[i]), words_of(self.shown[i].name)) == len(own[i])]
-        if len(best) != 1:
-            return found[0]
-        one = self.shown[best[0]]
-        is_on = wanted in ("on", "enable", "activate")
-        value = one.json if _OPPOSITES[one.json][1] == is_on else _OPPOSITES[one.json][0]
-        return f"set {one.name} to {value.strip(chr(34))}"
+        """An instruction in the words that a model of records was taught."""
+        return plainly(self.lines, self.shown, instruction)
 
     @property
     def _is_loud(self) -> bool:
-        """Whether its keys are capitals, as those of variables, and one each in small letters, too."""
-        names = [one.name for one in self.shown.values()]
-        return all(name.isupper() for name in names) and len({name.lower() for name in names}) == len(names)
-
-    def _words_above(self, at: int) -> frozenset[str]:
-        return words_of(" ".join(above(self.lines, at)))
+        return are_loud(self.shown.values())
 
     def _as_shown(self, name: str) -> str:
         return name.lower() if self._is_loud else name
@@ -204,12 +129,18 @@ class Record:
         that nothing comes of."""
         members = {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
         said = said_of(members, spread(members, asked))
-        unread, found, was = tuple(f'"{text.strip(" ,.;")}"' for text in said.unread), loads(answer), loads(self.text)
+        over = {i: words_of(" ".join(above(self.lines, i))) for i in self.shown}
+        at = {
+            word for i, one in self.shown.items() if quoted(self._as_shown(one.name)) in said.values for word in over[i]
+        }
+        parts = [part for part in said.unread if not ((place := _PLACE.fullmatch(part)) and words_of(place[1]) <= at)]
+        unread, found, was = tuple(f'"{text.strip(" ,.;")}"' for text in parts), loads(answer), loads(self.text)
         named = {json.loads(key) for key in members if any(mentions(key, said.rest)) and not stays(key, said.rest)}
         same = {name for name in named if name in found and found[name] == was[name]}
         so = {name for name in same if re.search(rf"\b(?:to|=|:|be) {re.escape(str(was[name]))}(?!\w)", said.rest)}
         changed = {key for key in members if found.get(json.loads(key)) != was[json.loads(key)]}
         same |= {json.loads(key) for key, value in said.values.items() if value != members[key] and key not in changed}
+        same |= {name for name in map(json.loads, (*said.renames, *said.removals)) if name in found}
         if found.keys() <= was.keys():
             read = {text for key in changed for text in said.spoken.get(key, ())}
             idle = {text for key, texts in said.spoken.items() for text in texts if json.loads(key) not in named}
@@ -255,8 +186,9 @@ class Record:
         if not new and not REMOVING.search(" ".join(self.said)):
             kept |= names - found.keys()
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
-        renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
-        if len(gone) == len(new) > 1 and len(found) == len(members):  # each stands where the one did that it was
+        renamed = dict[str, str]()
+        if gone and len(gone) == len(new) and len(found) == len(members) and not _ADDS & self.said:
+            # each stands where the one did that it was
             renamed = {one.name: name for one, name in zip(members, found, strict=True) if one.name != name}
             renamed = renamed if [*renamed] == gone and [*renamed.values()] == new else {}
         if not self.names.isdisjoint(new):  # also of a line that is not shown
@@ -333,14 +265,6 @@ class _Change:
     lines: tuple[str | Member, ...]
     wanted: Mapping[str, Any]
     gone: set[str]
-
-
-def _is_in_value(found: re.Match[str]) -> bool:
-    return bool(_VALUED.search(found.string[: found.start()]))
-
-
-def _small_where_named(found: re.Match[str]) -> str:
-    return found[0] if _is_in_value(found) else found[0].lower()
 
 
 def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record | None:

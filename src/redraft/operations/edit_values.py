@@ -25,7 +25,7 @@ _SWITCHED = {"true": "true", "yes": "true", "on": "true", "enabled": "true"} | d
     ("false", "no", "off", "disabled"), "false"
 )
 _EMPTY = re.compile(r"(?:an? )?(?:empty(?: string| text| value)?|nothing|blank)", re.IGNORECASE)
-_IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'])\3""")
+_IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'])\3|“([^“”]+)”""")
 _SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
 _VAGUE = re.compile(
     r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
@@ -81,10 +81,10 @@ def stated(key: str, old: str, text: str) -> Stated:
 def _stated(key: str, old: str, text: str) -> Stated:
     said = text.strip()
     if inside := _IN_QUOTES.match(said):
-        return Stated(quoted(inside[2] or ""), _asking(said[inside.end() :]))
+        return Stated(quoted(inside[2] or inside[4] or ""), _asking(said[inside.end() :]))
     if not said or _VAGUE.match(said):
         return Stated(None)
-    said = re.sub(r"(?<=[^\W\d_]{3})[!?]+$|(?<=\w)\?$", "", said)
+    said = re.sub(r"(?<=[^\W\d_]{3})[!?]+$|(?<=\w)\?$|(?<=\S);$", "", said)
     if re.search(r"[^.]\.$", said) and not _SHORTENED.search(said):
         said = said[:-1]  # the sentence's
     if old.startswith(('"', "[")):
@@ -163,4 +163,4 @@ def plain_of(text: str) -> str:
     """A value that an instruction states, as JSON: a number, true, false or null as such."""
     if re.fullmatch(f"{NUMBER}|true|false|null", text):
         return text
-    return quoted(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'", text) else text)
+    return quoted(text[1:-1] if re.fullmatch(r"\"[^\"]+\"|'[^']+'|`[^`]+`|“[^“”]+”", text) else text)

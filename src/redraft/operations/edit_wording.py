@@ -7,10 +7,46 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from redraft.operations.edit_clauses import ASKING, PLAIN_WORDS, SPOKEN, named_by
-from redraft.operations.edit_member import shared, words_of
+from redraft.operations.edit_member import OPENS, Member, above, hidden, shared, words_of
+from redraft.operations.edit_values import quoted
+
+_ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
+"""As the line of a file that it is to be."""
+_NOUN = r"(?:line|variable|setting|entry|key|field|option|property)"
+_ADDED = re.compile(
+    rf"((?:^|[,;.] |\band )\s*add (?:an? |the )?)(?:(?:new |environment )?{_NOUN} (?:named |called )?)?([\w.-]+)"
+    rf"(?: {_NOUN})?"
+    r"(?: ?= ?| with (?:the )?(?:value )?| of | set to )",
+    re.IGNORECASE,
+)
+_RUN_ON = re.compile(r"(=[^\s,;]+) (?=[\w.-]+=)")
+"""Behind one of several `KEY=value`."""
+_LOUD = r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+|(?==))+"
+"""A key in capitals that is none yet."""
+_VERB = re.compile(r"(?:remove|delete|drop|add|rename|clear|change|make|update|replace|put|use)\b", re.IGNORECASE)
+"""It was taught these with a capital, and a point at the end."""
+_WHAT = r"[\w-]+(?: (?!and\b|to\b|on\b|off\b)[\w-]+){0,3}"
+_SWITCHING = re.compile(
+    rf"(?:^|(?<=[.,;:] )|(?<= and )|(?<=please ))(?:(?:turn|switch) (?P<state>on|off) (?:the )?(?P<what>{_WHAT})"
+    rf"|(?:turn|switch) (?:the )?(?P<named>{_WHAT}) (?P<how>on|off)"
+    rf"|(?P<verb>enable|disable|(?:de)?activate) (?:the )?(?P<which>{_WHAT}))"
+    rf"|(?<= and )(?:the )?(?P<also>{_WHAT}) (?P<too>on|off)(?=$|[.,;!]| and )",
+    re.IGNORECASE,
+)
+_MODES = frozenset(("mode", "flag", "setting", "option", "feature", "support", "the", "a", "for", "of", "again"))
+"""Words of what is turned on or off that its key need not have."""
+_OPPOSITES = {
+    word: (other, is_on)
+    for on, off in (
+        *(("true", "false"), ("1", "0"), ('"True"', '"False"')),
+        *(('"yes"', '"no"'), ('"on"', '"off"'), ('"Yes"', '"No"'), ('"On"', '"Off"')),
+    )
+    for word, other, is_on in ((on, off, True), (off, on, False))
+}
+"""Values in the form of JSON, what each is not, and whether it is on."""
 
 LEAST_NAMED = 3
 """Letters of the longest of some words that stand for the key that has them."""
@@ -34,6 +70,12 @@ _OTHERWISE = (
     (r"\buse (\S+) instead of (\S+?)(?=[.!]?$)", r"replace \2 with \1"),
 )
 """Other ways to set and to replace, of keys by their patterns."""
+_VALUED = re.compile(
+    r"(?:(?<!\bhas)(?<!\bhave)(?<!\bneed)(?<!\bneeds)(?<!\bwant)(?<!\bwants)(?<!\blike) to |=|: | is | be | by | with )"
+    r"(?:(?![.,;] | and ).)*$",
+    re.IGNORECASE,
+)
+"""Behind this stands a value, no word of which is the instruction's."""
 _COUNTED = re.compile(r"^\d+[.)] ")
 _BREAK = re.compile(r"[.;,]?\s*\n\s*(?:\d+[.)] )?")
 """Where a line of it begins, which may be counted."""
@@ -44,11 +86,77 @@ def on_one_line(instruction: str) -> str:
     return _BREAK.sub("; ", _COUNTED.sub("", instruction.strip()))
 
 
+def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruction: str) -> str:
+    """An instruction about some members of lines in the words that a model of records was taught: `=` between spaces,
+    keys as they are shown, no sections, and "set debug to false" for "turn off debug"."""
+    text, inside = hidden(on_one_line(instruction), (one.name for one in shown.values()))
+    over = {i: words_of(" ".join(above(lines, i))) for i in shown}
+    text = _rewritten(_SWITCHING, lambda one: _switched(one, shown, over), text)
+    text = _rewritten(_RUN_ON, r"\1, ", text)
+    text = _ASSIGNED.sub(r"\1 = ", text)
+    texts = (line for line in lines if isinstance(line, str))
+    heads = words_of(" ".join(line for line in texts if OPENS.fullmatch(line.strip())))
+    if some := "|".join(heads & words_of(text)):
+        section = rf" (?:the )?(?:{some})(?: section| service)?(?!\w)"
+        if text.lower().startswith("add "):  # KEY: VALUE to SECTION
+            text = re.sub(rf" (?:of|in|for|under|from|at|to){section}(?=[.!]?$)", "", text, flags=re.I)
+        text = _rewritten(rf" (?:of|in|for|under|from|at){section}", "", text)
+    for i, one in shown.items():
+        bare = rf"(?:{named_by(quoted(one.name))}|{re.escape(one.name)}(?![\w-]))"
+        if own := "|".join(re.sub("(.{3}.*?)(g?ing)$", r"\1(?:\2)?", word) for word in over[i]):
+            text = _rewritten(rf"(?<![\w.-])(?:{own})(?:['’]s? |[ .])(?=(?:(?:{own})[ .])?{bare})", "", text)
+        if others := "|".join(heads - words_of(one.name)):  # another section's, which is not shown
+            elsewhere = rf"(?<![\w.-])({others})(?:['’]s)? (?={re.escape(one.name)}(?![\w-]))"
+            text = _rewritten(elsewhere, r"\1.", text)
+    if are_loud(shown.values()):
+        names = "|".join(re.escape(one.name) for one in shown.values())
+        text = _rewritten(rf"(?-i:(?<!\w)(?:{names})(?!\w)|{_LOUD})", lambda one: one[0].lower(), text)
+    text = _ADDED.sub(r"\1\2: ", text)
+    if verb := _VERB.match(text):
+        text = verb[0].capitalize() + text[verb.end() :] + ("" if text.endswith(".") else ".")
+    return text.translate(inside)
+
+
+def are_loud(members: Iterable[Member]) -> bool:
+    """Whether keys are capitals, as those of variables, and one each in small letters, too."""
+    names = [one.name for one in members]
+    return all(name.isupper() for name in names) and len({name.lower() for name in names}) == len(names)
+
+
+def _rewritten(form: str | re.Pattern[str], plain: str | Callable[[re.Match[str]], str], text: str) -> str:
+    """A text in which a form is written plainly, but for where it stands in a value."""
+
+    def written(found: re.Match[str]) -> str:
+        if _VALUED.search(found.string[: found.start()]):
+            return found[0]
+        return found.expand(plain) if isinstance(plain, str) else plain(found)
+
+    return re.sub(form, written, text) if isinstance(form, re.Pattern) else re.sub(form, written, text, flags=re.I)
+
+
+def _switched(found: re.Match[str], shown: Mapping[int, Member], over: Mapping[int, frozenset[str]]) -> str:
+    """What is to be on or off, as a value of the one member that it names, `over` which these words stand; as it was if
+    there is none."""
+    words = words_of(found["what"] or found["named"] or found["which"] or found["also"]) - _MODES
+    own = {i: words - over[i] or words for i in shown}
+    wanted = (found["state"] or found["how"] or found["verb"] or found["too"]).lower()
+    scores = {i: shared(one.name, words) for i, one in shown.items() if str(one.json) in _OPPOSITES}
+    best = [i for i, score in scores.items() if score == max(scores.values()) > 0]
+    best = [i for i in best if shared(" ".join(own[i]), words_of(shown[i].name)) == len(own[i])]
+    if len(best) != 1:
+        return found[0]
+    one = shown[best[0]]
+    is_on = wanted in ("on", "enable", "activate")
+    value = one.json if _OPPOSITES[one.json][1] == is_on else _OPPOSITES[one.json][0]
+    return f"set {one.name} to {value.strip(chr(34))}"
+
+
 def spread(members: Mapping[str, str], instruction: str) -> str:
     """An instruction in plainer words: keys by their names where words of one alone are said ("the retries"), a clause
     for each of several keys that get one value, and "set" and "replace" for other ways to say so."""
     keys = sorted(members, key=len, reverse=True)
     named = "|".join(named_by(key) for key in keys)
+    instruction, inside = hidden(on_one_line(instruction), map(json.loads, keys))
 
     def by_name(found: re.Match[str]) -> str:
         head, words = (found[1], found[2]) if found[2] else (found[3], found[4])
@@ -58,17 +166,14 @@ def spread(members: Mapping[str, str], instruction: str) -> str:
         is_plain = not said or not said.isdisjoint(SPOKEN | PLAIN_WORDS) or max(map(len, said)) < LEAST_NAMED
         return found[0] if whole or is_plain or len(meant) != 1 else f"{head}{json.loads(meant[0])}"
 
-    instruction = re.sub(_UNNAMED, by_name, instruction, flags=re.IGNORECASE)
+    instruction = _rewritten(_UNNAMED, by_name, instruction)
     for form, plain in _OTHERWISE:
-        instruction = re.sub(form.format(named), plain, instruction, flags=re.IGNORECASE)
+        instruction = _rewritten(form.format(named), plain, instruction)
     one = rf"(?:the )?(?:{named})"
     many = re.compile(
         rf"({ASKING}(?:set|change|update|make)) (?:both )?({one}(?:(?:, (?:and )?| and ){one})+) to ", re.IGNORECASE
     )
-    instruction = on_one_line(instruction)
-    found = many.match(instruction)
-    if found is None:
-        return instruction
-    value = instruction[found.end() :]
-    ones = re.split(r", (?:and )?| and ", found[2])
-    return ", ".join(f"{found[1] if not i else 'set'} {one} to {value.rstrip('.')}" for i, one in enumerate(ones))
+    if found := many.match(instruction):
+        value, ones = instruction[found.end() :].rstrip("."), re.split(r", (?:and )?| and ", found[2])
+        instruction = ", ".join(f"{found[1] if not i else 'set'} {one} to {value}" for i, one in enumerate(ones))
+    return instruction.translate(inside)

@@ -238,7 +238,10 @@ def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
         raise _unusable(path, error) from None
     if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
         said = _other(saved.get(_RECIPE), fixed(recipe, saved["step"]))
-        raise RecipeError(f"{path} belongs to another recipe{said}; change it back, or choose another --out folder")
+        remedy = (
+            f"change it back, or choose another --out folder (start = {str(path.parent)!r} goes on from its weights)"
+        )
+        raise RecipeError(f"{path} belongs to another recipe{said}; {remedy}")
     found: dict[str, Any] = saved
     return found
 
