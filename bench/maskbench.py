@@ -34,6 +34,7 @@ from redraft.constraints.language import GuidedLanguage, Language, Vocabulary, r
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError, RedraftError
+from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Record, check_place, new_record, write_record
 from redraft.measure.sample_schema import made_up_vocabulary
 from redraft.server.http.process import trim
@@ -133,19 +134,13 @@ def base_mb() -> float:
 
 def peak_mb() -> float:
     """The most memory that this process has had since `memory_begun`."""
-    return memory_mb("VmHWM")
+    return resident_mib("VmHWM") or 0.0
 
 
 def memory_begun() -> float:
     """Megabytes of memory now, of which the most is counted anew."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return memory_mb("VmRSS")
-
-
-def memory_mb(name: str) -> float:
-    """A figure of this process, as Linux keeps it."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
+    return resident_mib() or 0.0
 
 
 def tried(paths: list[Path], limits: CompileLimits) -> Iterator[Row]:

@@ -157,6 +157,20 @@ def test_a_question_that_nano_was_not_taught_is_answered_with_a_hint() -> None:
                     assert "hint" not in http.post("/chat/completions", json=more).json()["choices"][0]["canvas"]
 
 
+def test_what_an_edit_left_is_named_over_http() -> None:
+    """It was done by half without a word."""
+    lines, said = "host: a\nport: 80\n", "Set port to 81 and double the host."
+    tagged = {"messages": [{"role": "user", "content": f"<|code_to_edit|>{lines}<|/code_to_edit|>"}]}
+    for at in inside(redraft.load("nano"), Settings()):
+        with httpx2.Client(base_url=at.base, timeout=100) as http:
+            segments = [{"revise": {"text": lines, "instruction": said}}]
+            done = http.post("/canvas", json={"segments": segments}).json()
+            assert (done["text"], done["left_out"]) == ("host: a\nport: 81\n", ['"double the host"'])
+            (choice,) = http.post("/edit/completions", json=tagged | {"instruction": said}).json()["choices"]
+            assert choice["message"]["content"] == "host: a\nport: 81"
+            assert choice["canvas"]["hint"] == 'left as it was: "double the host"; say it in an edit of its own'
+
+
 def test_what_is_asked_for_over_http_is_read_back_as_in_python() -> None:
     """Whole, as a stream and through `responses`: one answer, and the same guesses."""
     engine = redraft.load("nano")

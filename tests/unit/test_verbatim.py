@@ -186,6 +186,7 @@ def test_what_is_no_text_is_named(text: Any, said: str, nano: Engine) -> None:
         ({"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}, "Hello", None, False),
         ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "Hello", None, True),
         ({"items": {"type": "string"}, "allOf": [{"uniqueItems": True}, {"minItems": 2}]}, "Hello", None, False),
+        ({"items": {"enum": ["contains"]}, "uniqueItems": True, "type": "array"}, "Hello", None, True),
         ({"type": "string", "not": {"enum": ["Hello"]}}, "Hello", None, False),
         ("who", "ab " * 20_000, None, False),
     ],

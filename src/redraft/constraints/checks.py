@@ -1,4 +1,4 @@
-"""Checks of finished texts beside a schema's own: whether it is Python, and whatever a command says.
+"""Checks of finished texts beside a schema's own: whatever a command says.
 
 A command is not trusted: its output is read as it comes and only the head of it kept, its time is bounded, and when it
 has ended, or has to, everything that it started is ended with it.
@@ -6,7 +6,6 @@ has ended, or has to, everything that it started is ended with it.
 
 from __future__ import annotations
 
-import ast
 import atexit
 import io
 import json
@@ -34,19 +33,6 @@ MOST_SECONDS = 10.0
 
 MOST_KEPT = 1 << 16
 """Bytes of what a command says on a stream that are read for complaints; the rest is thrown away."""
-
-
-def python_check(text: str) -> list[Problem]:
-    """Whether a text is Python that parses; the line that does not is the problem."""
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        span = None if error.lineno is None else line_span(text, error.lineno)
-        where = "" if span is None else f", line {error.lineno}"
-        return [Problem(f"not Python{where}: {error.msg}", span)]
-    except (ValueError, RecursionError, MemoryError) as error:
-        return [Problem(f"not Python: {error}")]
-    return []
 
 
 def command_check(command: Sequence[str], seconds: float = MOST_SECONDS) -> Check:

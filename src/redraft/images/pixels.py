@@ -107,14 +107,12 @@ class Picture:
 _LEVELS = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)  # with the reference's roundings
 
 
-def read_picture(
-    given: Given, config: ImageConfig, *, part: str = "the image", limits: ImageLimits = LIMITS
-) -> Picture:
+def read_picture(given: Given, config: ImageConfig, *, part: str = "the image") -> Picture:
     """Load an image and prepare it for a tower. `part` names it in errors, such as "messages[0].content[1]".
 
     Raises RequestError for data that is not an image, damaged, animated, too large or without 8-bit colours.
     """
-    return prepare(load_rgb(given, part=part, limits=limits), config, part=part)
+    return prepare(load_rgb(given, part=part), config, part=part)
 
 
 def load_rgb(given: Given, *, part: str = "the image", limits: ImageLimits = LIMITS) -> Image.Image:

@@ -255,9 +255,9 @@ def tally(name: str, scores: Sequence[Score], *, tokens: int, steps: int, second
     )
 
 
-def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval of a share (E. B. Wilson, 1927): holds at 0 and 1, where the usual one collapses."""
-    share = right / count
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """Wilson's 95% score interval of a share (E. B. Wilson, 1927): holds at 0 and 1, where the usual one collapses."""
+    z, share = 1.96, right / count
     middle = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     whole = 1 + z * z / count

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
+from redraft.constraints.compile.dialect import draft_of, nodes
 from redraft.constraints.compile.limits import OutOfReachError
 from redraft.constraints.language import Language, Source
 from redraft.constraints.sources import copying, replaced
@@ -35,9 +35,8 @@ def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | No
     """
     free = engine.language(source)
     if free.held != "exact":
-        schema = json.loads(source.text)
-        alike = _without_unique(schema)
-        if alike == schema or engine.language(replaced(source, alike)).held != "exact":
+        alike = _without_unique(json.loads(source.text))
+        if alike is None or engine.language(replaced(source, alike)).held != "exact":
             return free
     try:
         found = engine.language(copying(source, text))
@@ -46,9 +45,12 @@ def copied_or_free(engine: Core, source: Source, text: str, max_tokens: int | No
     return found if max_tokens is None or found.shortest <= max_tokens else free
 
 
-def _without_unique(schema: Any) -> Any:
-    """A schema whose lists may have an element twice; the same where one needs several."""
-    text = json.dumps(schema)
-    if re.search(r'"minItems": (?![01]\b)|"contains"', text):
-        return schema
-    return json.loads(re.sub(r'"uniqueItems": true', '"uniqueItems": false', text))
+def _without_unique(schema: Any) -> Any | None:
+    """A schema, changed in place, whose lists may have an element twice; None if none differs by that, or one needs
+    several elements."""
+    found = False
+    for node, _ in nodes(schema, draft_of(schema)):
+        if "contains" in node or node.get("minItems", 0) > 1:
+            return None
+        found |= node.pop("uniqueItems", False)
+    return schema if found else None

@@ -85,7 +85,7 @@ def _revised(engine: Engine, segments: Sequence[Segment], at: int, options: Opti
             options=options,
         )
     said = {"text": done.text, "revised": done.after, "finish": done.finish}
-    return said | {"forwards": done.forwards, "seed": done.seed}
+    return said | {"left_out": list(done.left_out), "forwards": done.forwards, "seed": done.seed}
 
 
 def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None, options: Options) -> dict[str, Any]:

@@ -65,10 +65,10 @@ class Footprint:
         """Bytes of `canvases` requests at once, with `context` tokens each, canvas included."""
         return self.fixed + self.workspace + canvases * (self.request + self.canvas + context * self.token)
 
-    def longest_context(self, memory: int, canvases: int = 1) -> int | None:
-        """Most tokens of each of `canvases` requests; None if not even the weights and a step fit."""
-        left = memory - self.total(0, canvases)
-        return None if left < 0 else min(self.most, left // max(1, canvases * self.token))
+    def longest_context(self, memory: int) -> int | None:
+        """Most tokens of one request; None if not even the weights and a step fit."""
+        left = memory - self.total(0)
+        return None if left < 0 else min(self.most, left // max(1, self.token))
 
     def most_canvases(self, memory: int, context: int) -> int:
         """Most requests of that context at once."""
