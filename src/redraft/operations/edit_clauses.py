@@ -17,9 +17,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from redraft.operations.edit_member import CUTS, hidden, shared, words_of
+from redraft.operations.edit_names import (
+    ASKING,
+    OPPOSITES,
+    PLAIN_WORDS,
+    SWITCHES,
+    is_of_another,
+    mentions,
+    named_by,
+    words_named,
+)
 from redraft.operations.edit_values import plain_of, quoted, stated
 
-ASKING = r"(?:(?:please|then|also|and|now|(?:can|could|would|will) you|i want to|let['’]s) )*"
 _QUOTE = r"""(?:\\?["'`“”])?"""
 _NOUN = r"(?: (?:field|key|line|entry|setting|variable|option|member|property|script|flag|version))?"
 _OF = r"(?:value of )?(?:(?!key )[\w-]+(?:['’]s)? )?"
@@ -28,23 +37,14 @@ _SETTING = (
     rf"{ASKING}(?:(?:set|change|update|edit|make|put|switch|bump|upgrade|downgrade|adjust|modify|raise|lower|increase"
     rf"|decrease|point) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from .{{{{1,60}}}}?| {{1}})?{_TO}"
     rf"|{ASKING}(?:use|make) (?:the )?{{0}} (?=\S+(?:$| instead ))"
-    rf"|{ASKING}(?:the )?{_OF}{{0}}{_NOUN} (?:(?:should|must|shall|needs to|has to) (?:now )?be"
-    r" (?:set to |changed to )?|goes to |becomes |is now (?:set to )?)"
+    rf"|{ASKING}(?:the )?{_OF}{{0}}{_NOUN} (?:(?:should|must|shall|needs to|has to) (?:now )?"
+    r"(?:be (?:set to |changed to )?|say |read |run |use )|goes to |becomes |is now (?:set to )?)"
     r"(?!not |called |named )"
+    rf"|{ASKING}(?:make|have|let) (?:the )?{_OF}{{0}}{_NOUN} (?:run|say|be|read|use) "
 )
 """What a clause that gives a key with a value another one begins with."""
 _ALSO = rf"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)(?:the )?[\w-]+(?:['’]s)? {{0}}{_TO}"
 """Such a clause behind another one, as in "and server port to 80"."""
-PLAIN_WORDS = words_of(
-    "the a an my our your its their this that these both all any no new old current existing default actual"
-    " overall main general of in for to on off and or then also please now just only with by as at is be from"
-    " value key field variable setting option property parameter entry line named called set change update edit"
-    " make put switch bump upgrade downgrade adjust modify raise lower increase decrease remove delete drop unset"
-    " omit erase rename replace use enable disable turn clear empty forget reset correct take leave keep without"
-    " out rid add note double halve mode flag feature support again everywhere here too server app application"
-    " service project package global file config move point activate deactivate"
-)
-"""Words before a key that name no other thing."""
 _TERSE = rf"{ASKING}(?:the )?{{0}} (?=[^\s,;]+(?:[.!]?$|[,;]\s| and ))"
 """How a clause begins that is a key and a word, its value."""
 _REMOVES = ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
@@ -82,6 +82,10 @@ _REPLACING = re.compile(
     re.IGNORECASE,
 )
 """What a clause that replaces a value, or a part of one, says."""
+_ASSIGNING = re.compile(
+    rf"{ASKING}(?:set|change|update|put|make) (?:the )?([A-Za-z_][\w.-]*) (?:from \S+ )?to ([^\s,;\"'&]+?)[.!]?",
+    re.IGNORECASE,
+)
 _APPENDING = r"\b(?:add|append)\b.* to "
 """What adds to what is there, and no member."""
 _IDLE = re.compile(
@@ -99,6 +103,7 @@ _IDLE = re.compile(
 _STAYS = (
     r"\b(?:take|cut)\s.* (?:out of|from) .*{0}"
     r"|\b(?:don['’]?t|do not|never|undo|revert|double|halve|increment|decrement)\s.*{0}"
+    r"|\bno (?:changes? (?:to|of|in) (?:the )?{0}|(?:the )?{0}{1} changes?)\b"
     r"|{0}{1} (?:is|must|should|shall|can|may)(?: not|n't| never| stay| remain)"
     r"|\b(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.*{0}.* by \b"
     r"|\b(?:leave|keep|except|except for|but) (?:the )?{0}|\b(?:add|append)\b.* to (?:the )?{0}"
@@ -106,10 +111,6 @@ _STAYS = (
     r"|\bin (?:the )?{0},? replace\b"
 )
 """A clause that does not give a key another value, or one that is to be computed."""
-_NAME_LIKE = re.compile(r"(?<![\w.-])[A-Za-z]\w*(?:[_.]\w+|[a-z][A-Z]\w*)+(?![\w-])")
-"""A word that is written as keys are."""
-_SWITCHES = re.compile(rf"{ASKING}(?:enable|disable|turn|(?:de)?activate)\b", re.IGNORECASE)
-"""How a clause begins that turns something on or off, by a key's name."""
 _CONDITION = re.compile(rf"{ASKING}(?:if|when|unless|in case|once|whenever|provided)\b", re.IGNORECASE)
 """How a condition begins, which governs the clause behind it."""
 _HEDGE = re.compile(
@@ -118,11 +119,11 @@ _HEDGE = re.compile(
 )
 """What makes a wish of a clause, and no instruction."""
 _LEAVES = re.compile(
-    rf"{ASKING}(?:leave|keep|(?:do not|don['’]?t|never) (?:touch|change|edit))\b(?!.* (?:and|but) )", re.IGNORECASE
+    rf"[\s,]*{ASKING}(?:(?:leave|keep)\b(?!.* (?:for|at|to|as) (?!(?:it|they|now|is|are)\b))"
+    r"|no changes?\b|(?:do not|don['’]?t|never) (?:touch|change|edit)\b)(?!.* (?:and|but) )",
+    re.IGNORECASE,
 )
 """How a clause begins that asks for nothing."""
-SPOKEN = frozenset(("to", "from", "set", "and", "change", "make", "use", "remove", "add", "by", "with", "is", "the"))
-"""Keys that are words of instructions: meant where they stand in quotes or before a sign."""
 
 
 class _Clause(NamedTuple):
@@ -162,7 +163,7 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             is_governed = bool(condition) and "," not in text.rstrip(" ,")
         elif one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
             value, beside = stated(one.key, members[one.key], text[setting.end() :].translate(inside))
-            if value is None or stays(one.key, text) or _is_part(one.key, members[one.key], text, value):
+            if value is None or stays(one.key, text) or _is_part(one.key, members[one.key], text, value, setting[0]):
                 unread.append(text)
             else:
                 values[one.key] = value
@@ -181,17 +182,18 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             unread += [] if name else [text]
         elif one.kind == "add" and (pair := _pair(text)) and quoted(pair[0]) not in members:
             new[quoted(pair[0])] = plain_of(pair[1].translate(inside))
-        elif one.kind == "other" and (replaced := _replaced(members, text, inside)):
+        elif one.kind == "other" and (replaced := _replaced(members, text, inside) or _assigned(members, text, inside)):
             values |= replaced
-        elif _means_nothing(one, text):
-            unread += [] if _LEAVES.match(text) else [text]
+        elif _means_nothing(one, text) or _is_exchange(members, text):
+            unread.append(text)
         else:
             rest.append(text)
     certain = {*values, *removals, *renames}
     spoken = {key: tuple(_spoken_of(key, members, rest)) for key in members if key not in certain}
     spoken = {key: texts for key, texts in spoken.items() if texts}
     read = {text for texts in spoken.values() for text in texts}
-    unread += [text for text in rest if text not in read and not is_adding(text) and not _LEAVES.match(text)]
+    unread += [text for text in rest if text not in read and not is_adding(text)]
+    unread = [text for text in unread if not _LEAVES.match(text)]
     spoken = {key: tuple(text.translate(inside) for text in texts) for key, texts in spoken.items()}
     said = ". ".join(rest).translate(inside)
     return Said(spoken, values, removals, renames, new, said, tuple(text.translate(inside) for text in unread))
@@ -231,17 +233,40 @@ def _replaced(members: Mapping[str, str], instruction: str, inside: Mapping[int,
     return changed if len(changed) == 1 else {}
 
 
+def _assigned(members: Mapping[str, str], text: str, inside: Mapping[int, str]) -> dict[str, str]:
+    """The value in which one alone has a `NAME=` that a clause sets, as in Environment="LEVEL=info" PORT=80."""
+    found = _ASSIGNING.fullmatch(text.strip())
+    if found is None or any(re.fullmatch(named_by(key), found[1], re.IGNORECASE) for key in members):
+        return {}
+    new = found[2].translate(inside).strip("\"'`“”")
+    form = re.compile(rf"(?<![\w.-]){re.escape(found[1])}=[^\s\"';&,]+")
+    texts = {key: json.loads(value) for key, value in members.items() if value.startswith('"')}
+    changed = {key: form.sub(lambda _: f"{found[1]}={new}", old) for key, old in texts.items() if form.search(old)}
+    return {key: quoted(made) for key, made in changed.items()} if len(changed) == 1 else {}
+
+
+def _is_exchange(members: Mapping[str, str], text: str) -> bool:
+    """Whether a clause replaces a key, and no value: a name takes no number's or version's place."""
+    found = _REPLACING.fullmatch(text.strip())
+    if found is None:
+        return False
+    keys = [key for key in members if re.fullmatch(named_by(key), found[2].strip("\"'`"), re.IGNORECASE)]
+    return any(re.match(r'"?[\^~<>=v]*\d', members[key]) and not re.match(r"[\^~<>=v]*\d", found[3]) for key in keys)
+
+
 def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> list[str]:
     """Those of some clauses that speak of a key by its name, or else of it alone by its words or its value's."""
     found, is_one_named = list[str](), any(any(mentions(other, text)) for other in members for text in rest)
     for text in rest:
         named = [other for other in members if any(mentions(other, text))]
-        if named:
+        if SWITCHES.match(text) and members[key] not in OPPOSITES:
+            is_meant = False
+        elif named:
             parts = (rf"{named_by(key)} of (?:the )?{named_by(other)}" for other in members)
             is_part = any(re.search(part, text, re.IGNORECASE) for part in parts)  # of another one's value
             is_meant = key in named and not is_part and not is_of_another(key, members[key], text)
         else:
-            scores = {other: _names(other, text) for other in members}
+            scores = {other: words_named(other, text) for other in members}
             by_value = "" if is_one_named or max(scores.values()) else re.sub(r"\b\w\b", "", members[key])
             is_meant = bool(shared(by_value, words_of(text)))
             if scores[key] and scores[key] == max(scores.values()):
@@ -250,37 +275,11 @@ def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> lis
     return found
 
 
-def _names(key: str, text: str) -> int:
-    """How many words of a key a text says, not counting those of other names, as of REDIS_HOST for HOST."""
-    name = json.loads(key)
-
-    def plainly(found: re.Match[str]) -> str:
-        return found[0] if words_of(found[0]) <= words_of(name) else ""
-
-    return shared(name, words_of(_NAME_LIKE.sub(plainly, text)))
-
-
-def is_of_another(key: str, value: str, text: str, *, also: bool = False) -> bool:
-    """Whether a word before a key, wherever a text names it, says that it is another thing's: "the redis port". Its
-    first word is a verb, unless it is what is `also` set."""
-    words = words_of(f"{json.loads(key)} {value}")
-    found = [*mentions(key, text)]
-    if not found:
-        own = "|".join(re.escape(word) for word in words_of(json.loads(key)) if len(word) > 1)
-        found = [*re.finditer(rf"(?<!\w)(?:{own})(?!\w)", text, re.IGNORECASE)] if own else []
-    for one in found:
-        before = re.search(r"([\w.-]+?)(?:['’]s)?(?: (?:of|in) (?:the )?|[\s\"'`]+)$", text[: one.start()])
-        word = before[1].lower() if before and (before.start() or also) else "the"
-        behind = re.match(r"\s+([a-z]+)", text[one.end() :], re.IGNORECASE) if _SWITCHES.match(text) else None
-        if behind and behind[1].lower() not in PLAIN_WORDS | words:
-            continue
-        if word in PLAIN_WORDS or word.isdigit() or shared(word, words):
-            return False
-    return bool(found)
-
-
-def _is_part(key: str, old: str, text: str, value: str) -> bool:
-    """Whether a clause names a part of a value before the key, as "the nginx image", and its new value lacks it."""
+def _is_part(key: str, old: str, text: str, value: str, head: str) -> bool:
+    """Whether a clause names a part of a value before the key, as "the nginx image", and its new value lacks it, or one
+    of a URL, as "should use https" behind the head."""
+    if head.endswith("use ") and "://" in old and "://" not in value:
+        return True
     one = next(mentions(key, text), None)
     before = re.search(r"([\w.-]+) $", text[: one.start()]) if one else None
     word = before[1].lower() if before else ""
@@ -358,22 +357,6 @@ def _new_name(key: str, text: str) -> str:
     head = re.match(f"(?:{_RENAMES})?{_RENAMED.format(named)}", text, re.IGNORECASE)
     found = None if head is None else _NAME.match(text, head.end())
     return "" if found is None else found[1]
-
-
-def mentions(key: str, text: str) -> Iterator[re.Match[str]]:
-    """Where a key stands in a text, with spaces for its underscores, perhaps."""
-    return re.finditer(named_by(key), text, re.IGNORECASE)
-
-
-def named_by(key: str) -> str:
-    """The pattern of a key, as JSON, in an instruction: with spaces between its words, perhaps."""
-    plain = json.loads(key)
-    if not re.search(r"\w", plain):
-        return "(?!)"
-    parts = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "\0", plain)
-    spaced = re.sub(r"(?:\\[_-]|_)+", r"[\\s_-]+", re.escape(parts)).replace("\\\0", r"\s?").replace("\0", r"\s?")
-    name = rf"(?<![\w.-]){spaced}(?![\w-])"
-    return rf"(?:(?<=[\"'`]){name}|{name}(?=\s?[=:]))" if plain.lower() in SPOKEN else name
 
 
 def setting_of(key: str, old: str, clause: str) -> re.Match[str] | None:

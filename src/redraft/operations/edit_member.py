@@ -29,7 +29,7 @@ _COMMENT = re.compile(r"[ \t](?:#|//)")
 _BARE_KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _PLAIN = re.compile(r"""[^\s"'{}\[\],#;&*!|>%@`](?:[^"'{}\[\]#;]*[^\s"'{}\[\]#;,])?""")
 """Values without quotes, of which no file of settings makes anything else."""
-_WORD = re.compile(r"[\w./:@%+-]*", re.ASCII)
+_WORD = re.compile(r"[\w./:@%+=?,-]*", re.ASCII)
 """Those that also a shell leaves as they are."""
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
 _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")

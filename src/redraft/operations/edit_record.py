@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.edit_clauses import mentions, said_of, stays
+from redraft.operations.edit_clauses import said_of, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     KEYED,
@@ -30,6 +30,7 @@ from redraft.operations.edit_member import (
     shared,
     words_of,
 )
+from redraft.operations.edit_names import mentions
 from redraft.operations.edit_values import quoted
 from redraft.operations.edit_wording import are_loud, plainly, spread
 from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read

@@ -33,7 +33,8 @@ _VAGUE = re.compile(
 )
 """How begins what is none, but says how to find one."""
 _BESIDE = (
-    r"(?:please|instead(?: of .*)?|for now|from now on|as (?:requested|agreed|discussed|asked|planned|well|before)"
+    r"(?:please|asap|right away|instead(?: of .*)?|for now|from now on"
+    r"|as (?:soon as possible|requested|agreed|discussed|asked|planned|well|before)"
     r"|(?:and |but )?not .*|rather than .*|because .*|since .*|so that .*|thanks?(?: you)?"
     r"|\((?:was|not|instead|from) .*\))"
 )
@@ -47,10 +48,18 @@ _BESIDE_WORDS = re.compile(
 _HARMLESS = re.compile(
     rf"[\s,]*(?:{_BESIDE}|now|then|again|too|also|only|(?:it|i|we|you|he|she|they|this|that|which|so) .*"
     r"|the (?:old|previous|former|current) .*|\(.*\)"
-    r"|(?:in|of) (?:the|this) (?:file|config|configuration|settings)|in here|here)?[\s.!?]*",
+    r"|(?:in|of) (?:the|this) (?:file|config|configuration|settings)|in here|here)?[\s.;!?]*",
     re.IGNORECASE,
 )
 """Behind a word, what asks for nothing more."""
+_GOVERNED = re.compile(
+    r",?\s+(?:unless|(?:but|and)\s+only|only\s+(?:if|when|after|before|once|in|on|for|until|while))\b"
+    r"|(?:,\s*|\s)and\s+(?:then\s+|also\s+|please\s+)?(?:mark|push|move|make|put|turn|switch|leave|keep|call|let|give"
+    r"|cancel|ship|send|restart|reload|run|use|note|tell|bring|update|change|set|remove|delete|add|drop|rename|enable"
+    r"|disable|raise|lower|increase|decrease|bump)\s+(?:it|the|this|that|them|him|her|its|their|my|our|me|us)\b",
+    re.IGNORECASE,
+)
+"""In a value without quotes: a condition, or another thing to do."""
 _CONDITIONAL = re.compile(r"[\s,]*(?:and |but )?(?:only )?(?:if|when|unless|in case|once|provided)\b", re.IGNORECASE)
 _BREAKS = re.compile(
     r",?\s+(?:(?:to|as|with|for|in|of|on|at|by|if|from|when|while|until|via|since|because|not|instead|rather|please|now"
@@ -62,7 +71,7 @@ _BREAKS = re.compile(
 """What begins behind a word that a value is, and does not belong to it."""
 _OTHER_NUMBERS = re.compile(r"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)")
 """Numbers in another way: how they are to be written is open."""
-_UNITS = re.compile(r"\s?[%°€$£]|\s+seconds?", re.IGNORECASE)
+_UNITS = re.compile(r"\s?[%°€$£]|\s+(?:millisecond|second|minute|hour|day|week|month|year)s?(?!\w)", re.IGNORECASE)
 
 
 class Stated(NamedTuple):
@@ -82,7 +91,7 @@ def _stated(key: str, old: str, text: str) -> Stated:
     said = text.strip()
     if inside := _IN_QUOTES.match(said):
         return Stated(quoted(inside[2] or inside[4] or ""), _asking(said[inside.end() :]))
-    if not said or _VAGUE.match(said):
+    if not said or _VAGUE.match(said) or _GOVERNED.search(said):
         return Stated(None)
     said = re.sub(r"(?<=[^\W\d_]{3})[!?]+$|(?<=\w)\?$|(?<=\S);$", "", said)
     if re.search(r"[^.]\.$", said) and not _SHORTENED.search(said):
@@ -97,7 +106,7 @@ def _stated(key: str, old: str, text: str) -> Stated:
     if found is None and old not in ("true", "false"):
         found = _SPELLED.get(small) or (word if re.fullmatch(NUMBER, word) else None)
         unit = _UNITS.match(behind)
-        if found and unit and re.search(r"(?:ms|milli\w*|min\w*|hours?|days?)\W*$", key, re.IGNORECASE) is None:
+        if found and unit and _has_unit(key, unit[0].strip().lower()):
             percent = unit[0].strip() in "%°€$£"
             return Stated(quoted(word + unit[0]) if percent else found, _asking(behind[unit.end() :]))
     if found is not None:
@@ -109,6 +118,12 @@ def _stated(key: str, old: str, text: str) -> Stated:
     is_odd = bool(_OTHER_NUMBERS.fullmatch(word) or re.match(rf"{NUMBER}(?![\w.])", word))
     may_be = _ends(behind) and (not is_odd or old in ("true", "false"))
     return Stated(quoted(word), _asking(behind)) if may_be else Stated(None)
+
+
+def _has_unit(key: str, unit: str) -> bool:
+    """Whether a number of a unit is one of a key's: seconds, if its name says no other."""
+    ends = re.search(r"(ms|milli|min|hour|day|week|month|year)[a-z]*\W*$", key, re.IGNORECASE)
+    return unit in "%°€$£" or unit.startswith(ends[1].lower() if ends else "second")
 
 
 def _text(old: str, said: str) -> Stated:

@@ -9,17 +9,17 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from redraft.operations.edit_clauses import ASKING, PLAIN_WORDS, SPOKEN, named_by
 from redraft.operations.edit_member import OPENS, Member, above, hidden, shared, words_of
+from redraft.operations.edit_names import ASKING, OPPOSITES, PLAIN_WORDS, SPOKEN, named_by
 from redraft.operations.edit_values import quoted
 
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
-_NOUN = r"(?:line|variable|setting|entry|key|field|option|property)"
+_NOUN = r"(?:line|variable|setting|entry|key|field|option|property|script|dependency)"
 _ADDED = re.compile(
     rf"((?:^|[,;.] |\band )\s*add (?:an? |the )?)(?:(?:new |environment )?{_NOUN} (?:named |called )?)?([\w.-]+)"
     rf"(?: {_NOUN})?"
-    r"(?: ?= ?| with (?:the )?(?:value )?| of | set to )",
+    r"(?: ?= ?| with (?:the )?(?:value )?| of | set to | (?:that|which) (?:runs|is) | running )",
     re.IGNORECASE,
 )
 _RUN_ON = re.compile(r"(=[^\s,;]+) (?=[\w.-]+=)")
@@ -36,23 +36,20 @@ _SWITCHING = re.compile(
     rf"|(?<= and )(?:the )?(?P<also>{_WHAT}) (?P<too>on|off)(?=$|[.,;!]| and )",
     re.IGNORECASE,
 )
+_ALL_SWITCHED = (
+    r"\b((?:en|dis)able|(?:de)?activate|(?:turn|switch) (?:on|off)) ([\w -]+?)(?:, (?:and )?| and )"
+    r"(?:the )?({0})(?= and |[.,;!]|$)"
+)
+"""Behind the first of several that are turned on or off."""
 _MODES = frozenset(("mode", "flag", "setting", "option", "feature", "support", "the", "a", "for", "of", "again"))
 """Words of what is turned on or off that its key need not have."""
-_OPPOSITES = {
-    word: (other, is_on)
-    for on, off in (
-        *(("true", "false"), ("1", "0"), ('"True"', '"False"')),
-        *(('"yes"', '"no"'), ('"on"', '"off"'), ('"Yes"', '"No"'), ('"On"', '"Off"')),
-    )
-    for word, other, is_on in ((on, off, True), (off, on, False))
-}
-"""Values in the form of JSON, what each is not, and whether it is on."""
 
 LEAST_NAMED = 3
 """Letters of the longest of some words that stand for the key that has them."""
 _UNNAMED = (
     r"((?:^(?:please )?|,? and |, |[.;] )(?:(?:set|change|update|put|switch|bump|upgrade|raise|lower|increase|decrease)"
-    r" )?(?:the )?(?<! to ))([a-z][\w-]*(?: [a-z][\w-]*){0,2})(?= (?:from \S+ )?to \S)"
+    r" )?(?:the )?(?<! to ))([a-z][\w-]*(?: [a-z][\w-]*){0,2})"
+    r"(?= (?:from \S+ )?to \S| should be \S| ?(?:=|->|→|=>|:) ?\S)"
     r"|(\bas (?:the )?)([a-z][\w-]*)(?=$|[.!,]| and )"
 )
 """Where the words of a key may stand in a clause that sets it."""
@@ -65,6 +62,7 @@ _OTHERWISE = (
     ),
     (r"\bgive (?:the )?({0}) (?:the )?value (?=\S)", r"set \1 to "),
     (r"\bassign (\S+) to (?:the )?({0})(?![\w-])", r"set \2 to \1"),
+    (r"\buse (\S+) for (?:the )?({0})(?=$|[.,;!]| and )", r"set \2 to \1"),
     (r"\bpoint (?:the )?({0}) at (?=\S)", r"set \1 to "),
     (r"\buse (\S+) instead of (\S+?)(?: (?:for|in) (?:the )?({0}))(?![\w-])", r"replace \2 with \1 in \3"),
     (r"\buse (\S+) instead of (\S+?)(?=[.!]?$)", r"replace \2 with \1"),
@@ -79,11 +77,13 @@ _VALUED = re.compile(
 _COUNTED = re.compile(r"^\d+[.)] ")
 _BREAK = re.compile(r"[.;,]?\s*\n\s*(?:\d+[.)] )?")
 """Where a line of it begins, which may be counted."""
+_ASIDE = re.compile(r"^[^:=,.;\n]{3,60}:\s+(?=[\w.-]+\s?=)")
+"""What such lines are for, before the first of them."""
 
 
 def on_one_line(instruction: str) -> str:
     """An instruction with signs for the ends of its lines, which are not counted any more."""
-    return _BREAK.sub("; ", _COUNTED.sub("", instruction.strip()))
+    return _ASIDE.sub("", re.sub(r"\?\s+(?=[A-Z])", ". ", _BREAK.sub("; ", _COUNTED.sub("", instruction.strip()))))
 
 
 def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruction: str) -> str:
@@ -91,6 +91,9 @@ def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruct
     keys as they are shown, no sections, and "set debug to false" for "turn off debug"."""
     text, inside = hidden(on_one_line(instruction), (one.name for one in shown.values()))
     over = {i: words_of(" ".join(above(lines, i))) for i in shown}
+    switches = [named_by(quoted(one.name)) for one in shown.values() if one.json in OPPOSITES]
+    while switches and (found := re.search(_ALL_SWITCHED.format("|".join(switches)), text, re.IGNORECASE)):
+        text = f"{text[: found.end(2)]} and {found[1]} {text[found.start(3) :]}"
     text = _rewritten(_SWITCHING, lambda one: _switched(one, shown, over), text)
     text = _rewritten(_RUN_ON, r"\1, ", text)
     text = _ASSIGNED.sub(r"\1 = ", text)
@@ -105,6 +108,8 @@ def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruct
         bare = rf"(?:{named_by(quoted(one.name))}|{re.escape(one.name)}(?![\w-]))"
         if own := "|".join(re.sub("(.{3}.*?)(g?ing)$", r"\1(?:\2)?", word) for word in over[i]):
             text = _rewritten(rf"(?<![\w.-])(?:{own})(?:['’]s? |[ .])(?=(?:(?:{own})[ .])?{bare})", "", text)
+            words = "|".join(re.sub("s$", "s?", word) for word in over[i])  # "the memory limit" of limits
+            text = _rewritten(rf"({bare}) (?:{words})(?= (?:to|from|should|must|is)\b)", r"\1", text)
         if others := "|".join(heads - words_of(one.name)):  # another section's, which is not shown
             elsewhere = rf"(?<![\w.-])({others})(?:['’]s)? (?={re.escape(one.name)}(?![\w-]))"
             text = _rewritten(elsewhere, r"\1.", text)
@@ -140,14 +145,14 @@ def _switched(found: re.Match[str], shown: Mapping[int, Member], over: Mapping[i
     words = words_of(found["what"] or found["named"] or found["which"] or found["also"]) - _MODES
     own = {i: words - over[i] or words for i in shown}
     wanted = (found["state"] or found["how"] or found["verb"] or found["too"]).lower()
-    scores = {i: shared(one.name, words) for i, one in shown.items() if str(one.json) in _OPPOSITES}
+    scores = {i: shared(one.name, words) for i, one in shown.items() if str(one.json) in OPPOSITES}
     best = [i for i, score in scores.items() if score == max(scores.values()) > 0]
     best = [i for i in best if shared(" ".join(own[i]), words_of(shown[i].name)) == len(own[i])]
     if len(best) != 1:
         return found[0]
     one = shown[best[0]]
     is_on = wanted in ("on", "enable", "activate")
-    value = one.json if _OPPOSITES[one.json][1] == is_on else _OPPOSITES[one.json][0]
+    value = one.json if OPPOSITES[one.json][1] == is_on else OPPOSITES[one.json][0]
     return f"set {one.name} to {value.strip(chr(34))}"
 
 
@@ -170,10 +175,11 @@ def spread(members: Mapping[str, str], instruction: str) -> str:
     for form, plain in _OTHERWISE:
         instruction = _rewritten(form.format(named), plain, instruction)
     one = rf"(?:the )?(?:{named})"
+    ones = rf"(?:both )?({one}(?:(?:, (?:and )?| and ){one})+)"
     many = re.compile(
-        rf"({ASKING}(?:set|change|update|make)) (?:both )?({one}(?:(?:, (?:and )?| and ){one})+) to ", re.IGNORECASE
+        rf"{ASKING}(?:(?:set|change|update|make) {ones} to|{ones} (?:should|must) (?:both |all )?be(?: set to)?) ", re.I
     )
     if found := many.match(instruction):
-        value, ones = instruction[found.end() :].rstrip("."), re.split(r", (?:and )?| and ", found[2])
-        instruction = ", ".join(f"{found[1] if not i else 'set'} {one} to {value}" for i, one in enumerate(ones))
+        value, named_all = instruction[found.end() :].rstrip("."), re.split(r", (?:and )?| and ", found[1] or found[2])
+        instruction = ", ".join(f"set {one} to {value}" for one in named_all)
     return instruction.translate(inside)
