@@ -25,6 +25,7 @@ from redraft.cli.constraint_flags import read_schema
 from redraft.cli.json import _requests, fields_among
 from redraft.cli.rows import Done
 from redraft.constraints.compile.moments import clocks_of, dates_of, moments_of
+from redraft.constraints.compile.verbatim import formatted_in
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.edit import Edit
@@ -342,6 +343,42 @@ def test_a_moment_as_iso_has_it_is_held_beside_other_numbers(text: str, moments:
     assert all(moment.startswith(tuple(pairs)) for moment in moments)
 
 
+@pytest.mark.parametrize(
+    ("text", "dates", "clocks"),
+    [
+        ("Next attempt: 2026-11-05 between 10 and 12.", ["2026-11-05"], []),
+        ("Next attempt: 05.11.2026 between 10 and 12.", ["2026-11-05"], []),
+        ("Next try: 2026-11-05, 12 parcels.", ["2026-11-05"], []),
+        ("It may arrive 2026-11-05 on the first floor.", ["2026-11-05"], []),
+        ("3.4 kg, due 2026-11-05", ["2026-11-05"], []),
+        ("Dock 4, arriving 14:30.", [], ["14:30"]),
+        ("Doors 7, show 20:30", [], []),
+        ("Moved from 2026-11-05 to next Friday.", [], []),
+        ("2026-11-05, or the first of June", [], []),
+        ("due 2026-11-05, or in may", [], []),
+    ],
+)
+def test_a_date_or_time_is_held_where_no_other_can_be_meant(text: str, dates: list[str], clocks: list[str]) -> None:
+    """Words such as "next" and numbers such as a dock's freed it, and the answer was 1026-11-05."""
+    assert (dates_of(text), clocks_of(text)) == (dates, clocks)
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "may_be", "is_not"),
+    [
+        ("From 2026-11-05 to the 14th", "date", "2026-11-14", "1026-11-05"),
+        ("Paid 2024-01-02, due next month", "date", "2025-02-01", "2042-01-02"),
+        ("dock at 4 or 14:30", "time", "16:00:00Z", "04:30:00-14:30"),
+        ("2026-11-05 at 4 or 14:30+02:00", "date-time", "2026-11-05T16:00:00+02:00", "2026-11-05T16:00:00+14:30"),
+    ],
+)
+def test_a_date_that_is_not_read_is_in_a_year_near_those_of_the_text(
+    text: str, form: str, may_be: str, is_not: str
+) -> None:
+    held = formatted_in(text, form)
+    assert (held.matches(may_be.encode()), held.matches(is_not.encode())) == (True, False)
+
+
 def test_an_empty_text_and_names_in_place_of_a_schema_are_refused_in_python_too() -> None:
     engine = redraft.load("nano")
     with pytest.raises(RequestError, match="text to extract from is empty"):
@@ -363,7 +400,7 @@ def test_a_text_of_two_bytes_a_character_is_refused_once(
     assert "is UTF-16 text; save it as UTF-8" in shell(["run", str(file), str(tmp_path / "out.jsonl")], 2).err
     assert "is UTF-16 text; save it as UTF-8" in shell(["eval", "--file", str(file)], 2).err
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(file.read_bytes()), isatty=lambda: False))
-    out, err = shell(["json", "--schema", "who", "--many"], 1)
+    out, err = shell(["json", "--schema", "who", "--many"], 3)
     assert (out.strip(), err.count("UTF-16")) == ("null", 1)
 
 

@@ -47,16 +47,21 @@ _WEEKDAY = (
 )
 _BETWEEN = "[-–&/]|and|or|to|until|till|through|bis|und|oder|et|y|au?|al"
 _MONEY = re.compile(r"[$€£] ?\d[\d.,]*|(?<![\d.,])\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
+_PERIODS = (
+    "month|year|quarter|season|spring|summer|autumn|fall|winter|weekend|business|working|morning|afternoon|evening|night"
+    "|(?:mon|tue|wed|thu|fri|sat|sun)\\w*"
+)
 _UNREAD_DATE = re.compile(
     rf"(?<!\d)(?:19|20)\d\d(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
-    r"|\b(?:months?|years?) (?:from|after|before)\b"
+    r"|\b(?:months?|years?) (?:from|after|before|later|ago|following)\b"
     r"|\b(?:tonight|fortnight|christmas|easter|weihnacht\w*|silvester|ostern|übermorgen|noël|pâques|navidad)\b"
     rf"|\b(?:{_ABROAD})\b"
-    rf"|\b(?:{_NAME}|\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth|last"
-    r"|next|later|ago|following|previous|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer|days?|weeks?"
-    r"|tagen?|wochen?|jours?|semaines?|días?|semanas?)\b"
+    rf"|\b(?!(?-i:may|march)\b)(?:{_NAME}|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer|days?|weeks?"
+    r"|tagen?|wochen?|jours?|semaines?|días?|semanas?)\b|\b(?:in|of|by|until|since|early|late|mid|this) (?:may|march)\b"
+    r"|\b(?:\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth)(?= ?(?:of\b|and\b|or\b|to\b|until\b|[.,;:!?)]|$))"
+    rf"|\b(?:next|last|following|previous|coming) (?:\w+ )?(?:{_PERIODS})\b"
     r"|\d(?:\.|er)? (?:de )?(?:jan|jän|ene|fév|feb|mär|mar|avr|abr|mai|mei|may|jui|jun|jul|aoû|ago|sep|set|okt|oct|ott"
     r"|nov|déc|dez|dic)",
     re.I,
@@ -96,6 +101,16 @@ _AHEAD = (
     "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
 )
 """Words behind which figures with a dot may be an hour or a day."""
+_NUMBERED = re.compile(
+    r"\b(?:aisle|apartment|apt|area|bay|booth|box|building|bus|chapter|class|counter|court|desk|district|dock|door|flat|floor"
+    r"|gate|grade|group|hall|house|invoice|item|lab|lane|level|line|lot|no|number|nr|order|page|part|pier|platform|port|ramp"
+    r"|room|route|row|seat|section|slot|stall|stand|step|stop|studio|suite|table|team|terminal|ticket|track|trailer|train|tram"
+    r"|truck|unit|van|version|warehouse|zone)\.? ?#?\d{1,2}(?![\d:.]\d|\d| ?(?:[ap]\.?m|o'clock))",
+    re.I,
+)
+"""What has a number of its own, which is no hour."""
+_YEAR_SAID = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
+_OTHER_YEAR = re.compile(r"\d[./-]\d{2}(?!\d)|['’]\d\d(?!\d)|\b(?:years?|decades?|centur\w+)\b", re.I)
 _UNREAD_ZONE = re.compile(
     r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
 )
@@ -142,6 +157,7 @@ def clocks_of(text: str) -> list[str]:
     Of 9:30 alone either half of the day, unless another time, or a date as ISO has it, shows its clock to have 24
     hours."""
     is_iso, text = bool(DATE.search(text)), _OFFSET.sub(r"\1", _dates(_without_amounts(text))[1])
+    text = _NUMBERED.sub(" ", text)  # dock 4 is no hour
     times, found, halves = _TIMED.findall(text), set[str](), set[bool]()
     is_of_24 = is_iso or any(hour[0] == "0" or int(hour) > 12 or second for hour, _, second, _ in times)
     for hour, minute, second, half in times:
@@ -171,6 +187,22 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
     days = [f"{day}T" for day in dates_of(text)] if dated else [""]
     times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
     return _few({f"{day}{time}{zone}" for day in days for time in times for zone in offsets[:1] or ["Z"]})
+
+
+def bound_of(text: str, form: str) -> str | None:
+    """The pattern of all that may be a date or a time of a format where a text's own are not all read: in a year of
+    the text or beside one, if it has one, and in no zone that it does not say. None where anything may be."""
+    found, rest = _dates(text)
+    years = {int(one[:4]) for one in found} | {int(one) for one in _YEAR_SAID.findall(rest)}
+    near = sorted({year + more for year in years for more in (-1, 0, 1)})
+    is_open = not near or len(near) > MOST_MOMENTS or _OTHER_YEAR.search(rest)
+    day = r"\d{4}-\d\d-\d\d" if is_open else rf"(?:{'|'.join(f'{year:04}' for year in near)})-\d\d-\d\d"
+    if form == "date":
+        return None if is_open else day
+    zones = "|".join(["Z", *sorted({re.escape(one[2]) for one in _OFFSET.finditer(text)})])
+    zone = r"(?:Z|[+-]\d\d:\d\d)" if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) else f"(?:{zones})"
+    clock = rf"\d\d:\d\d:\d\d(?:\.\d{{1,6}})?{zone}"
+    return f"{day}T{clock}" if form == "date-time" else clock if form == "time" else None
 
 
 def without_moments(text: str) -> str:
@@ -225,9 +257,9 @@ def _dates(text: str) -> tuple[set[str], str]:
 
 
 def _without_amounts(text: str) -> str:
-    """A text without its amounts and addresses, if it has 2026-11-02 08:14:55 or the like: 1.55 is a load or a size
-    there, and no other moment."""
-    if not DATE_TIME.search(text):
+    """A text without its amounts and addresses, if it has 2026-11-02 or the like: 1.55 is a load or a size there,
+    and no other moment."""
+    if not DATE.search(text):
         return text
     return _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
 

@@ -22,7 +22,7 @@ import numpy as np
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
-from redraft.constraints.compile.moments import TIME_OF_SECONDS, clocks_of, dates_of, has_date, moments_of
+from redraft.constraints.compile.moments import TIME_OF_SECONDS, bound_of, clocks_of, dates_of, has_date, moments_of
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.compile.stated import MOST_CHARACTERS, integers_of, numbers_of
@@ -128,8 +128,14 @@ def is_silent(text: str, plain: Mapping[str, Any]) -> bool:
 
 @remembered
 def formatted_in(text: str, form: str) -> Dfa:
-    """Those values, as an automaton; nothing if the text is long."""
-    return any_of(formatted(text, form) if len(text) <= MOST_CHARACTERS else [])
+    """Those values, as an automaton, or for dates and times all that may be one (`bound_of`); nothing if the text is
+    long, or anything may be."""
+    if not 0 < len(text) <= MOST_CHARACTERS:
+        return EMPTY
+    if found := formatted(text, form):
+        return any_of(found)
+    bound = bound_of(text, form) if form in ("date", "time", "date-time") else None
+    return EMPTY if bound is None else intersect(whole_match(FORMATS[form]), whole_match(bound))
 
 
 def _as_written(address: str, form: str) -> str:
