@@ -91,7 +91,9 @@ def read_json(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(read_small(path))
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; a checkpoint folder needs it") from None
+        trains = (path.parent / "training-log.jsonl").is_file()
+        why = "redraft tune has not ended there" if trains else "a checkpoint folder needs it"
+        raise ConfigError(f"{path} does not exist; {why}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are also a ValueError

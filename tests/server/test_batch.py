@@ -86,6 +86,8 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
         ({"prompt": "a", "suffix": "b"}, None),
         ({"method": "DELETE", "prompt": "a"}, None),
         ({"custom_id": "x", "url": "/v1/completions", "body": 3}, "invalid_value"),
+        ({"body": {"prompt": "a"}, "prompt": "b"}, None),  # which was dropped
+        ({"id": 1, "text": "a"}, None),
     ],
 )
 def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, code: str | None) -> None:
@@ -93,6 +95,12 @@ def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, co
     assert bad["response"]["status_code"] == 400
     assert bad["response"]["body"]["error"]["code"] == code
     assert said(good) == ANSWER
+
+
+def test_an_image_that_is_null_is_none(run: Callable[..., Any]) -> None:
+    """As tables write empty cells."""
+    (found,) = run([{"messages": USER, "image": None}])
+    assert said(found) == ANSWER
 
 
 def test_a_misspelt_field_of_a_row_is_answered_as_over_http(run: Callable[..., Any]) -> None:

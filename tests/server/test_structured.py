@@ -153,6 +153,8 @@ def test_a_question_that_nano_was_not_taught_is_answered_with_a_hint() -> None:
             with httpx2.Client(base_url=at.base, timeout=100) as http:
                 said = [http.post("/chat/completions", json=question | more).text for more in ({}, {"stream": True})]
                 assert [text.count("was taught no conversations") for text in said] == [hinted] * 2
+                empty = question | {"messages": [{"role": "user", "content": " "}], "structured_outputs": {"json": "a"}}
+                assert http.post("/chat/completions", json=empty).status_code == (400 if asks else 200)
                 for more in (taught, question | {"structured_outputs": {"json": "city"}}):
                     assert "hint" not in http.post("/chat/completions", json=more).json()["choices"][0]["canvas"]
 

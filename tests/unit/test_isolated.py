@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,6 +36,14 @@ def test_all_tries_of_a_question_have_one_time() -> None:
     assert helper.ask(b"0", 9.0) == b"1\n"
     assert helper.ask(b"2", 3.0) is None
     helper.end()
+
+
+def test_what_may_take_long_holds_up_no_short_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns of one client, half a second each in the process for short ones, held up another's first schema."""
+    monkeypatch.setattr(regex._QUICK, "ask", Mock(side_effect=AssertionError))
+    assert regex.whole_match(r".{1,255}x").matches(b"ax")
+    with pytest.raises(AssertionError):
+        regex.whole_match(r"[a-z]{1,255}q")
 
 
 def test_regular_expressions_share_a_process_and_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:

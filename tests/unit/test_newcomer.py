@@ -8,6 +8,7 @@ import json
 import re
 import runpy
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from queue import Queue
@@ -25,9 +26,13 @@ from redraft.cli.constraint_flags import read_schema
 from redraft.cli.json import _requests, fields_among
 from redraft.cli.rows import Done
 from redraft.constraints.compile.moments import clocks_of, dates_of, moments_of
+from redraft.constraints.compile.template import read_template
 from redraft.constraints.compile.verbatim import formatted_in
+from redraft.constraints.schemas import plain_schema
+from redraft.constraints.sources import schema_source
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations import read_back
 from redraft.operations.edit import Edit
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
@@ -45,10 +50,15 @@ def test_the_name_alone_is_answered_with_the_help(shell: Shell) -> None:
 def test_nothing_is_said_in_words(capsys: Captured, tmp_path: Path) -> None:
     """An empty line looks like a fault, and so does an empty diff; rows in place of a recipe were a fault of TOML."""
     (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "a.csv").write_text("text,who\nHi,Ann\n")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "training-log.jsonl").touch()
     for words, code, said in (
         (["generate", "hi", "--regex", "x{0}"], 0, "the answer is empty"),
         (["infill", f"{tmp_path}/a.txt:2", "--regex", "two"], 0, "the new text is the one that was there"),
         (["tune", "mine.jsonl", "--out", f"{tmp_path}/out"], 2, "files = { 'mine.jsonl' = 1.0 }"),
+        (["tune", f"{tmp_path}/a.csv", "--out", f"{tmp_path}/out"], 2, "a.csv is a table; docs/tuning.md makes rows"),
+        (["eval", "--model", f"{tmp_path}/new"], 2, "new/config.json does not exist; redraft tune has not ended there"),
     ):
         assert main([*words, "--seed", "1"] if code == 0 else words) == code
         out, err = capsys.readouterr()
@@ -430,6 +440,49 @@ def test_the_name_of_a_file_in_place_of_a_text_is_noted(tmp_path: Path, shell: S
     (tmp_path / "mail.txt").write_text("Send 3 apples to Maria.")
     said = shell(["json", "--schema", "who", "--seed", "1", str(tmp_path / "mail.txt")]).err
     assert "mail.txt is taken as the text itself; to read the file of that name, put < in front" in said
+
+
+def test_rows_of_many_may_have_more_than_a_text(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object without a text was the text, and its id the number that was asked for."""
+    lines = b'{"id": 7, "text": "Alice is 31."}\n{"id": 8, "message": "Bob is 5."}\n{"text": null}\n'
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(lines), isatty=lambda: False))
+    out, err = shell(["json", "--seed", "1", "--schema", "name, age int", "--many"], 3)
+    assert out.splitlines() == ['{"name":"Alice","age":31}', "null", "null"]
+    assert "line 2: it is an object without a text; write" in err
+    assert "line 3: it is an object whose text is no string; write" in err
+
+
+def test_an_edit_that_changes_nothing_says_of_what_nothing_came(tmp_path: Path, shell: Shell) -> None:
+    (tmp_path / "app.yaml").write_text("port: 80\nhost: a\n")
+    said = shell(["edit", f"{tmp_path}/app.yaml", "--seed", "1", "--instruction", "Set timeout to 30."]).err
+    assert 'nothing came of "Set timeout to 30"; unless it says so already' in said
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [("a float|int", "'float|int' are types; a field has one"), ("a str|null", "'str|null' are types")],
+)
+def test_types_are_nothing_to_choose_from(schema: str, said: str) -> None:
+    with pytest.raises(ConstraintError, match=re.escape(said)):
+        plain_schema(schema)
+    assert plain_schema("how email|text")["properties"]["how"] == {"enum": ["email", "text"]}
+
+
+def test_choices_of_a_template_may_be_written_as_a_schemas() -> None:
+    assert read_template("{{size: S|M|L}}").holes[0].dfa.matches(b"M")
+    assert not read_template("{{size: S|M|L}}").holes[0].dfa.matches(b"S|M|L")
+
+
+def test_what_a_text_leaves_no_choice_of_is_no_guess() -> None:
+    """Of 65 right fields of a newcomer 20 were called a guess, some of which had been held to one value."""
+    text = "Order A-5520 has shipped via DHL, tracking 00340434161094."
+    done = redraft.load("nano").extract(text, "carrier DHL|UPS|DPD|GLS, tracking", seed=1)
+    assert (json.loads(done.text)["carrier"], "/carrier" in (done.guesses or ())) == ("DHL", False)
+    source = schema_source("day date, mail email, who DHL|UPS, other DHL|UPS?, name", verbatim="")
+    held = replace(source, verbatim="DHL on 2026-11-05, write to a@b.example")
+    values = {"/day": "2026-11-05", "/mail": "a@b.example", "/who": "DHL", "/other": "DHL", "/name": "DHL"}
+    assert read_back._settled(held, values) == {"/day", "/mail", "/who"}
+    assert read_back._settled(source, values) == frozenset()
 
 
 def test_a_json_file_stays_one(tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

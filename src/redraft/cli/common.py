@@ -163,7 +163,7 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
         return _text(read_file(file, str(file)), str(file))
     if argument is not None and argument != "-":
         if os.path.isfile(argument):  # noqa: PTH113  # which raises nothing for a name that is too long
-            note(f"{argument} is taken as the {what} itself; to read the file of that name, put < in front")
+            note(f"{argument} is taken as the {what} itself; to read the file of that name, put < in front, or --file")
         return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument or through stdin")

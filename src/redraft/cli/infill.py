@@ -109,7 +109,9 @@ def show(
     if not arguments.json:
         print(tame(diff) if sys.stdout.isatty() else diff, end="", flush=True)  # what steers a terminal may be in it
         if data == source.data:
-            note(f"the new text is the one that was there; {_remedy(arguments)}")
+            left = details.get("left_out") or ()
+            named = f"nothing came of {', '.join(map(str, left))}" if isinstance(left, tuple) and left else ""
+            note(f"{named or 'the new text is the one that was there'}; {_remedy(arguments)}")
     if writes and (name := _format_lost(source, data)) is not None:
         raise RunError(f"{source.path} is {name} and would not be any more, so nothing is written; try another --seed")
     if writes:

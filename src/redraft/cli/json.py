@@ -82,8 +82,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--many",
         action="store_true",
-        help='answer each line of stdin, in order: a text, or one in JSON, as a string or as {"text": …}; of many'
-        " thousands, run keeps what is done",
+        help='answer each line of stdin, in order: a text, or one in JSON, as a string or as {"text": …}, whatever else'
+        " that has; of many thousands, run keeps what is done",
     )
     copying_flags(parser)
     watch_flag(parser)
@@ -237,15 +237,16 @@ def _requests(asker: Asker, lines: Queue[Read]) -> Iterator[Request | RedraftErr
 
 
 def _text_in(line: str) -> str:
-    """The text that a line is: of JSON a string, or an object whose one member is `text`, what these say. So a text of
-    several lines has room on one. Raises RequestError for another object with a `text`."""
+    """The text that a line is: of JSON a string, or the `text` of an object, which may have more. So a text of several
+    lines has room on one. Raises RequestError for another object, of which nobody said which part is the text."""
     value: Any = line
     if line[:1] in ('"', "{"):
         with suppress(ValueError, RecursionError):
             value = json.loads(line)
-    if isinstance(value, dict) and "text" in value:
-        if len(value) > 1 or not isinstance(value["text"], str):
-            raise RequestError("it is an object with a text; let that be a string, and all that it has")
+    if isinstance(value, dict):
+        if not isinstance(value.get("text"), str):
+            said = "it is an object whose text is no string" if "text" in value else "it is an object without a text"
+            raise RequestError(f'{said}; write {{"text": "..."}}, or as a JSON string what is to be read as it stands')
         return str(value["text"])
     return value if isinstance(value, str) else line
 

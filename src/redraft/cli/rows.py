@@ -169,6 +169,8 @@ def with_images(row: bytes, folder: Path) -> bytes:
         if not isinstance(body, dict) or "image" not in body:
             return row
         given, turns = body.pop("image"), body.get("messages")
+        if given is None:  # as no field
+            return json.dumps(found).encode()
         files = [given] if isinstance(given, str) else given
         last = turns[-1] if isinstance(turns, list) and turns else None
         if not (isinstance(files, list) and all(isinstance(one, str) for one in files)):

@@ -69,6 +69,12 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="a host that images may be fetched from (default: none; images come in the request)",
     )
+    parser.add_argument(
+        "--ask-fields",
+        action="store_true",
+        help="where a schema is sent, ask for its fields as nano is asked, and read the answer back (for models that"
+        " were tuned on such prompts; by default of nano alone)",
+    )
     parser.add_argument("--no-page", action="store_true", help="serve no web page")
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append the log there (default: stderr)")
     parser.add_argument("--log-prompts", action="store_true", help="write prompts to the log, too")
@@ -183,7 +189,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         fetcher=Fetcher(tuple(arguments.image_host)),
         preset=arguments.preset,
         clip=arguments.model in EMBEDDED if arguments.clip_max_tokens is None else arguments.clip_max_tokens,
-        ask_fields=is_asked_by_fields(arguments.model, arguments.adapter),
+        ask_fields=arguments.ask_fields or is_asked_by_fields(arguments.model, arguments.adapter),
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,

@@ -32,6 +32,8 @@ TYPES: dict[str, dict[str, str]] = {
 }
 """Types of the short form."""
 
+_NO_CHOICES = {"int", "integer", "float", "number", "decimal", "str", "string", "bool", "boolean", "null", "None"}
+"""Names of types that are no texts to choose from."""
 EXAMPLE = "'name, age int?, size S|M|L, tags str[]'"
 FIELD = re.compile(
     r"(?P<name>[^\s?*\[\]{}()|:]+)(?P<maybe>\?)?"
@@ -92,6 +94,9 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
     kind = field["typed"] or field["kind"] or "str"
     if "|" in kind and not WRAPPED.fullmatch(kind):
         texts = [_unquoted(one.strip()) for one in kind.split("|")]
+        if {*texts} <= _NO_CHOICES:
+            said = f"schema {text!r:.200}: {kind!r} are types; a field has one (float is any number)"
+            raise ConstraintError(f"{said}, and a ? where it may be null")
         if all(texts) and len(set(texts)) == len(texts):
             return {"enum": texts}
         raise ConstraintError(f"schema {text!r:.200}: {kind!r} has an empty or a repeated text; write them as S|M|L")

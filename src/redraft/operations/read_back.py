@@ -18,7 +18,8 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from redraft.constraints.compile.stated import unstated
+from redraft.constraints.compile.stated import MOST_CHARACTERS, stated_choice, unstated
+from redraft.constraints.compile.verbatim import formatted
 from redraft.constraints.language import Source
 from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
@@ -48,13 +49,14 @@ MORE = 16
 class Opinion:
     """An answer and the log-probability of each of its tokens, read back, in nats. If it was written from left to
     right, `instead_of` is the one that was asked about; `beside` is a likelier one that was not taken. `asked` is the
-    prompt's text."""
+    prompt's text, and `settled` are the pointers of values that the text left no choice of."""
 
     done: Generation
     log_p: tuple[float, ...]
     instead_of: Generation | None = None
     asked: str = ""
     beside: Generation | None = None
+    settled: frozenset[str] = frozenset()
 
     def likely(self, text: Text) -> dict[str, float]:
         """Of each plain value of a JSON answer, by its pointer, the probability of its least likely token."""
@@ -62,11 +64,13 @@ class Opinion:
 
     def guesses(self, text: Text) -> list[str]:
         """The pointers of the plain values that are a guess: something else was nearly as likely at one of the tokens,
-        the other answer has another value there, or it is a number, date or time that the prompt does not state."""
+        the other answer has another value there, or it is a number, date or time that the prompt does not state. None
+        that is `settled`."""
         other, values = self.instead_of or self.beside, field_values(self.done.text)
         odd = _differing(values, field_values(other.text)) if other else set[str]()
         odd |= unstated(values, self.asked) if self.asked else set()
-        return [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
+        found = [at for at, likely in self.likely(text).items() if likely < SURE or at in odd]
+        return [at for at in found if at not in self.settled]
 
 
 _Steps = Generator[ResolvedRequest, Generation, Opinion]
@@ -153,7 +157,8 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
             raise DeadlineError("no time is left to read the answer back; allow more or leave the reading out")
         return None if asked.deadline_sec is None else over - time.monotonic()
 
-    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done, left()))), asked=prompt)
+    settled = frozenset() if asked.language is None else _settled(asked.language.source, field_values(done.text))
+    first = Opinion(done, _read(asked, (yield _reading(engine, asked, done, left()))), asked=prompt, settled=settled)
     doubted = min(first.log_p, default=0.0) < math.log(EVEN)
     likeliest = not (asked.policy.draw or asked.policy.shaping.bias)
     if not doubted or not likeliest or asked.language is None or asked.needs_repair:
@@ -168,7 +173,8 @@ def _opinions(engine: Core, asked: ResolvedRequest, done: Generation) -> _Steps:
         read = yield _reading(engine, asked, again, left())
     except RedraftError:  # there is a valid answer, whatever became of another one
         return first
-    second = Opinion(both, _read(asked, read), instead_of=done, asked=prompt)
+    settled = _settled(asked.language.source, field_values(both.text))
+    second = Opinion(both, _read(asked, read), instead_of=done, asked=prompt, settled=settled)
     if again.finish != "stop" or sum(second.log_p) <= sum(first.log_p):
         return first
     if _knows_better(asked.language.source, field_values(done.text), field_values(again.text)):
@@ -206,12 +212,37 @@ def _knows_better(source: Source, values: Mapping[str, Any], others: Mapping[str
 
 def _is_chosen(schema: Any, at: str, value: str) -> bool:
     """Whether a text at a pointer of an answer is one of those that its schema lists there."""
+    parts = _parts_at(schema, at)
+    listed = [part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")] for part in parts]
+    return any(value in several for several in listed)
+
+
+def _settled(source: Source, values: Mapping[str, Any]) -> frozenset[str]:
+    """The pointers of texts outside lists that are copied out of a text in which no other is: its one choice of a
+    schema, or its one date, time, address or UUID."""
+    if source.kind != "schema" or not 0 < len(source.verbatim) <= MOST_CHARACTERS:
+        return frozenset()
+    schema = json.loads(source.text)
+
+    def is_sole(at: str, value: str) -> bool:
+        if len(parts := _parts_at(schema, at)) != 1:  # null is a choice, too
+            return False
+        choices, form = parts[0].get("enum"), parts[0].get("pattern") or parts[0].get("format")
+        if isinstance(choices, list):
+            return len(choices) > 1 and stated_choice(choices, source.verbatim) == [value]
+        return isinstance(form, str) and formatted(source.verbatim, form) == [value]
+
+    texts = [(at, one) for at, one in values.items() if isinstance(one, str) and at.count("/") == 1]
+    return frozenset(at for at, one in texts[:MOST_PARTS] if is_sole(at, one))
+
+
+def _parts_at(schema: Any, at: str) -> list[dict[str, Any]]:
+    """The parts of a schema that say what may stand at a pointer of an answer."""
     parts = _followed(schema, [schema])
     for step in at.split("/")[1:]:
         named = (at_step(part.get("properties"), step.replace("%", "%25")) for part in parts)
         parts = _followed(schema, [*named, *(part.get("items") for part in parts)])
-    listed = [part["enum"] if isinstance(part.get("enum"), list) else [part.get("const")] for part in parts]
-    return any(value in several for several in listed)
+    return parts
 
 
 def _followed(schema: Any, todo: list[Any]) -> list[dict[str, Any]]:

@@ -282,6 +282,8 @@ def _bounds(mark: str) -> tuple[int, int | None]:
 
 def _unquoted(word: str) -> str:
     try:
-        return str(json.loads(word))
+        text = str(json.loads(word))
+        text.encode()
+        return text
     except ValueError as error:
         raise ConstraintError(f"the grammar's {word} is no JSON string ({error})") from None

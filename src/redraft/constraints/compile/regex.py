@@ -200,11 +200,13 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     ValueError.
 
     The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
-    processes of their own run it. What takes longer than MOMENT_SEC goes to a second one, while other constraints are
-    compiled here.
+    processes of their own run it. What takes longer than MOMENT_SEC, or is likely to, goes to a second one, while other
+    constraints are compiled here.
     """
     question = json.dumps([pattern, MOST_STATES]).encode()
-    answer = _ask(_QUICK, _QUICK_TURNS, question, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
+    answer = None
+    if not _is_heavy(pattern):
+        answer = _ask(_QUICK, _QUICK_TURNS, question, min(MOMENT_SEC, seconds_left(float(MOST_SECONDS))))
     if answer is None:
         answer = _ask(_SLOW, _SLOW_TURNS, question, seconds_left(float(MOST_SECONDS)))
     if answer is None:
@@ -219,6 +221,12 @@ def _run(pattern: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return table.reshape(-1, 256).copy(), np.array(finals, np.int32)
 
 
+def _is_heavy(pattern: str) -> bool:
+    """Whether a pattern counts far beside a class of many characters, each of which has automata of its own."""
+    counts = sum(int(high) for high in re.findall(r"\{(?:\d{0,6},)?(\d{1,6})\}", pattern))
+    return counts > MOST_COUNTED and re.search(r"\\[wWpPdDsSbB]|(?<!\\)\.|\[\^", pattern) is not None
+
+
 def _ask(helper: Helper, turns: Turns, question: bytes, seconds: float) -> bytes | None:
     """The answer of a process, which one thread at a time may ask: a program may compile on several without a turn."""
     with turns.turn(str(threading.get_ident()), counted=False):
@@ -227,6 +235,8 @@ def _ask(helper: Helper, turns: Turns, question: bytes, seconds: float) -> bytes
 
 MOST_SECONDS, MOST_BYTES, MOST_STATES = 10, 1 << 29, DEFAULT_LIMITS.states
 MOMENT_SEC = 0.5
+MOST_COUNTED = 200
+"""Repeats of a pattern beyond which it is no matter of a moment, perhaps."""
 _CHUNK = 4096
 
 _AUTOMATON = """

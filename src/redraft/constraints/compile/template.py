@@ -221,6 +221,8 @@ def _dfa(kind: str, verbatim: str) -> Dfa:
     match = _KIND.fullmatch(kind)
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
     word = _SAME.get(word, word)
+    if "|" in kind and "(" not in kind:  # as the short form of a schema has them
+        word, inside = "enum", kind
     if word == "enum" and inside:
         return any_of(stated_choice(inside.split("|"), verbatim))
     if word == "regex" and inside:

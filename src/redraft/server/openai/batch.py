@@ -61,9 +61,16 @@ def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
         raise ApiError(400, f"custom_id has more than {MOST_ID} characters; send fewer", param="custom_id")
     url, method = body.get("url"), body.get("method")
     if "body" in body:
+        if others := body.keys() - {"custom_id", "method", "url", "body"}:
+            name = min(others)
+            raise ApiError(
+                400, f"{name[:100]} stands beside the body; put it inside, or leave it out", param=name[:100]
+            )
         body = body["body"]
     else:
         body = {key: value for key, value in body.items() if key not in ("custom_id", "method", "url")}
+    if isinstance(body, dict) and url is None and not body.keys() & {"messages", "prompt"}:
+        raise ApiError(400, "the row has no messages and no prompt; a row is the body of a request", param="messages")
     said = PATHS[0] if isinstance(body, dict) and "messages" in body else PATHS[1]
     path = said if url is None else url
     if path not in PATHS:

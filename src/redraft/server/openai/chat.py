@@ -126,6 +126,10 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
     said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
     if schema is not None and (served if sent is None else sent):
+        if not said.strip():
+            raise ApiError(
+                400, "the last message is empty; some text is needed to read fields out of", param="messages"
+            )
         return said
     if canvas.verbatim:
         raise unsupported("canvas.verbatim", "canvas.verbatim copies what fields say; send canvas.ask_fields")
