@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+import redraft
 from redraft.constraints.compile.limits import DEFAULT_LIMITS
 from redraft.operations.edit_language import edited
-from redraft.operations.edit_record import record_of
+from redraft.operations.edit_record import record_of, turns_of
 from redraft.operations.edit_values import Stated, stated
 
 ENV = "APP_ENV=staging\nPORT=3000\nLOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=3\nTIMEOUT=30s\nDEBUG=false\n"
@@ -83,6 +84,10 @@ def test_what_is_clear_is_done(text: str, instruction: str, old: str, new: str) 
     assert made_of(text, instruction) == (text.replace(old, new, 1), ())
 
 
+MYSQL = "[mysqld]\ninnodb_buffer_pool_size = 128M\nmax_connections = 151\nslow_query_log = 0\nlong_query_time = 10\n"
+LEVELS = "[Service]\nEnvironment=LOG_LEVEL=info\nRestart=always\nstop-minutes=15\n"
+FLIPPED = '{\n  "strict": true,\n  "noImplicitAny": true,\n  "sourceMap": false\n}\n'
+ON = '{\n  "strict": false,\n  "noImplicitAny": false,\n  "sourceMap": true\n}\n'
 POST = '{\n  "title": "Hi there",\n  "hosts": 3,\n  "debug": true,\n  "name": "web",\n  "note": "a b"\n}\n'
 REDIS = '[server]\nhost = "a"\ntitle = "Hi there"\n\n[redis]\nport = 5  # as agreed\nnode = "n"\n'
 
@@ -129,6 +134,71 @@ REDIS = '[server]\nhost = "a"\ntitle = "Hi there"\n\n[redis]\nport = 5  # as agr
 def test_no_word_of_a_value_is_an_instruction(text: str, instruction: str, old: str, new: str) -> None:
     """Signs and verbs in quotes ended values, and what stood behind them was carried out."""
     assert made_of(text, instruction) == (text.replace(old, new, 1), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction", "old", "new"),
+    [
+        (
+            MYSQL,
+            "buffer pool 4G, connections 250, slow log on",
+            "128M\nmax_connections = 151\nslow_query_log = 0",
+            "4G\nmax_connections = 250\nslow_query_log = 1",
+        ),
+        (MYSQL, "long query time 5", "= 10", "= 5"),
+        (MYSQL, "no max_connections change, only long_query_time to 5", "= 10", "= 5"),
+        (MYSQL, "don't change max_connections, only set long_query_time to 5", "= 10", "= 5"),
+        (UNIT, "make ExecStart run /usr/bin/worker instead of this", "/usr/bin/worker --verbose", "/usr/bin/worker"),
+        (LEVELS, "set LOG_LEVEL to debug", "LOG_LEVEL=info", "LOG_LEVEL=debug"),
+        (LEVELS, "set stop-minutes to 30 minutes", "15", "30"),
+        (YAML, "use web1 for host", "localhost", "web1"),
+        (YAML, "Set port to 80, and keep everything else the same", "8080", "80"),
+        (YAML, "Can you set workers to 8? Thanks", "4", "8"),
+        (YAML, "the defaults: port=80, workers=8", "8080\ndebug: false\nworkers: 4", "80\ndebug: false\nworkers: 8"),
+        (
+            ENV,
+            "PORT and MAX_RETRIES should be 5",
+            "3000\nLOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=3",
+            "5\nLOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=5",
+        ),
+        (
+            ON,
+            "enable strict and noImplicitAny, disable sourceMap",
+            'false,\n  "noImplicitAny": false,\n  "sourceMap": true',
+            'true,\n  "noImplicitAny": true,\n  "sourceMap": false',
+        ),
+        (ON, "add a key called start with node index.js", "true\n", 'true,\n  "start": "node index.js"\n'),
+    ],
+)
+def test_what_a_second_reader_wrote_is_done(text: str, instruction: str, old: str, new: str) -> None:
+    made, left_out = made_of(text, instruction)
+    assert (made, [one for one in left_out if "change" not in one]) == (text.replace(old, new, 1), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction"),
+    [
+        (YAML, "Set host to web1, but only after the migration"),
+        (YAML, "Set banner to Hi unless there is one"),
+        (YAML, "set port to 80 but only in staging"),
+        (YAML, "Change the banner to Ring the bell, please, and mark it paid"),
+        (ENV, "API_URL should use https"),
+        (PACKAGE, "replace express with fastify"),
+        (LEVELS, "turn off Restart"),
+    ],
+)
+def test_what_depends_or_is_more_than_a_value_changes_nothing(text: str, instruction: str) -> None:
+    """It stood in the file."""
+    made, left_out = made_of(text, instruction)
+    assert (made, bool(left_out)) == (text, True)
+
+
+def test_members_of_one_name_are_set_one_after_another() -> None:
+    said, other = "Set the server port to 81 and the database port to 5433.", 'Set the server host to "a, port to 1"'
+    assert turns_of(TOML, said) == ["Set the server port to 81", "the database port to 5433."]
+    assert turns_of(TOML, other) == [other]
+    done = redraft.load("nano").edit(TOML, (0, len(TOML)), instruction=said, seed=1)
+    assert (done.text, done.left_out) == (TOML.replace("= 80", "= 81").replace("5432", "5433"), ())
 
 
 def test_a_name_that_is_taken_is_named() -> None:

@@ -100,7 +100,7 @@ def test_a_line_of_many_may_be_a_text_in_json(
     piped(b'"Send 3 apples\\nto Maria."\n{"text": "Send 3 apples to Maria."}\n{"text": 1}\nhello\n')
     code, out, err = run(capsys, "--schema", SCHEMA, "--many")
     assert (code, out[:3]) == (3, ['{"who":"Maria","qty":3,"item":"apples"}'] * 2 + ["null"])
-    assert "line 3: it is an object with a text; let that be a string, and all that it has" in err
+    assert "line 3: it is an object whose text is no string" in err
     assert "1 of the answers have values that are a guess; --json names them" in err
 
 

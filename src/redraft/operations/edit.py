@@ -38,7 +38,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.edit_language import edited
-from redraft.operations.edit_record import MOST_MEMBERS, Record, record_of
+from redraft.operations.edit_record import MOST_MEMBERS, Record, record_of, turns_of
 from redraft.operations.formats import is_of, judge_of
 from redraft.operations.gap import WIDTH_STEP, GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
@@ -145,6 +145,11 @@ class _Span(NamedTuple):
     forwards: int
     is_cut: bool
     left_out: tuple[str, ...] = ()
+
+    def then(self, one: _Span) -> _Span:
+        """This, written anew once more."""
+        counts = self.canvases + one.canvases, self.forwards + one.forwards
+        return _Span(one.text, *counts, self.is_cut or one.is_cut, self.left_out + one.left_out)
 
 
 def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
@@ -263,6 +268,12 @@ def _in_lines(
     ends = not shown[2].partition("\n")[0].strip()
     if not ends or lead.strip("\ufeff \t"):
         return None
+    if len(parts := turns_of(lead + shown[1], instruction)) > 1:
+        whole = _Span(shown[1], 0, 0, False)
+        for part in parts:
+            one = _in_lines(engine, [shown[0], whole.text, shown[2]], part, room, left)
+            whole = whole if one is None else whole.then(one)
+        return whole
     as_it_was = _Span(shown[1], 0, 0, False, (f'"{instruction}"',))
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = _shown_record(engine, lead + shown[1], instruction, room)

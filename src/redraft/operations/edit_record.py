@@ -12,25 +12,28 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
 from redraft.operations.edit_clauses import said_of, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
+    CUTS,
     KEYED,
     OPENS,
     TEXT,
     Member,
     above,
     alike,
+    hidden,
     is_text,
     member_of,
     members_meant,
     shared,
     words_of,
 )
-from redraft.operations.edit_names import mentions
+from redraft.operations.edit_names import mentions, named_by
 from redraft.operations.edit_values import quoted
 from redraft.operations.edit_wording import are_loud, plainly, spread
 from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read
@@ -300,6 +303,24 @@ def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record |
         return None
     names = {found[1].strip('"') for part in parts if (found := _NAMED.match(part))}
     return Record(tuple(lines), MappingProxyType(members), frozenset(names), said, joint)
+
+
+def turns_of(text: str, instruction: str) -> list[str]:
+    """An instruction in parts, each about one of several members of one name: "the server port to 1" and "the database
+    port to 2"; whole if it speaks of no name twice."""
+    names = [one.name for line in text.splitlines()[:MOST_LINES] if (one := member_of(line[:MOST_LINE])) is not None]
+    doubled = {name for name in names if names.count(name) > 1} if len(instruction) <= MOST_SAID else set()
+    masked, inside = hidden(instruction)
+    setting = "|".join(rf"{named_by(quoted(name))}(?=(?: to|\s?=|:| should be| is) ?\S)" for name in sorted(doubled))
+    if not doubled or len(places := [*re.finditer(setting, masked, re.IGNORECASE)]) < 2:
+        return [instruction]
+    parts, begun = list[str](), 0
+    for before, behind in pairwise(places):
+        cuts = [*CUTS.finditer(masked, before.end(), behind.start())]
+        if cuts and before[0].lower() == behind[0].lower():
+            parts.append(masked[begun : cuts[-1].start()].translate(inside))
+            begun = cuts[-1].end()
+    return [*parts, masked[begun:].translate(inside)]
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -46,7 +46,7 @@ _BESIDE_WORDS = re.compile(
 )
 """What may stand behind a text of words without being of it."""
 _HARMLESS = re.compile(
-    rf"[\s,]*(?:{_BESIDE}|now|then|again|too|also|only|(?:it|i|we|you|he|she|they|this|that|which|so) .*"
+    rf"[\s,.]*(?:{_BESIDE}|now|then|again|too|also|only|(?:it|i|we|you|he|she|they|this|that|which|so) .*"
     r"|the (?:old|previous|former|current) .*|\(.*\)"
     r"|(?:in|of) (?:the|this) (?:file|config|configuration|settings)|in here|here)?[\s.;!?]*",
     re.IGNORECASE,
@@ -160,7 +160,7 @@ def _ends(behind: str) -> bool:
     return bool(
         _HARMLESS.fullmatch(behind)
         or _BREAKS.match(behind)
-        or re.match(r",\s(?!no\b)|\s\(|,?\s+(?:and|but|then)\s+(?!-?\d)", behind)
+        or re.match(r",\s(?!no\b)|\.\s+[A-Z]|\s\(|,?\s+(?:and|but|then)\s+(?!-?\d)", behind)
     )
 
 

@@ -41,6 +41,12 @@ _ALL_SWITCHED = (
     r"(?:the )?({0})(?= and |[.,;!]|$)"
 )
 """Behind the first of several that are turned on or off."""
+_ON_OR_OFF = '"?(?:true|false|yes|no|on|off)\\b'
+_ITEM = re.compile(
+    r"(?:the )?([A-Za-z][\w -]*?) (-?\d\S*(?: (?:second|minute|hour|day|week|month|year)s?)?|on|off|true|false|yes|no)",
+    re.I,
+)
+"""Words and a value, alone."""
 _MODES = frozenset(("mode", "flag", "setting", "option", "feature", "support", "the", "a", "for", "of", "again"))
 """Words of what is turned on or off that its key need not have."""
 
@@ -91,6 +97,7 @@ def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruct
     keys as they are shown, no sections, and "set debug to false" for "turn off debug"."""
     text, inside = hidden(on_one_line(instruction), (one.name for one in shown.values()))
     over = {i: words_of(" ".join(above(lines, i))) for i in shown}
+    text = _listed(text, shown)
     switches = [named_by(quoted(one.name)) for one in shown.values() if one.json in OPPOSITES]
     while switches and (found := re.search(_ALL_SWITCHED.format("|".join(switches)), text, re.IGNORECASE)):
         text = f"{text[: found.end(2)]} and {found[1]} {text[found.start(3) :]}"
@@ -120,6 +127,22 @@ def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruct
     if verb := _VERB.match(text):
         text = verb[0].capitalize() + text[verb.end() :] + ("" if text.endswith(".") else ".")
     return text.translate(inside)
+
+
+def _listed(text: str, shown: Mapping[int, Member]) -> str:
+    """A list of words of keys and values, as "buffer pool 4G, slow log on", as clauses; as it was if it is none, or
+    leaves open which keys are meant."""
+    clauses = list[str]()
+    for item in re.split(r"(?:[,;]|,? and) ", text.rstrip(".!")):
+        found = _ITEM.fullmatch(item)
+        said = words_of(found[1]) if found else frozenset()
+        keys = [one for one in shown.values() if shared(" ".join(said), words_of(one.name)) == len(said)]
+        is_plain = not said or not said.isdisjoint(PLAIN_WORDS | SPOKEN)
+        if found is None or is_plain or len(keys) != 1 or not re.match(rf'"?-?\d|{_ON_OR_OFF}', keys[0].json):
+            return text
+        is_switch = found[2].lower() in ("on", "off")
+        clauses.append(f"turn {found[2]} {keys[0].name}" if is_switch else f"set {keys[0].name} to {found[2]}")
+    return ", ".join(clauses)
 
 
 def are_loud(members: Iterable[Member]) -> bool:
