@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 53_600, TESTS: 39_150}
+WHOLE_WALLS = {SOURCE: 53_900, TESTS: 39_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,12 +18,12 @@ PART_WALLS = {
     "images": 860,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 8_310,
+    "constraints": 8_330,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_690,
-    "operations": 4_460,
+    "operations": 4_680,
     "trace": 650,
     "distributed": 640,
     "cli": 5_340,

@@ -58,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(
             f"{name}, as docs/tutorials/fine-tune.md shows: files = {{ {arguments.recipe.name!r} = 1.0 }}"
         )
+    if arguments.recipe.suffix.lower() in (".csv", ".tsv", ".xlsx"):
+        raise RequestError(f"{arguments.recipe} is a table; docs/tuning.md makes rows of one, which a recipe names")
     recipe = read_recipe(arguments.recipe)
     if os.path.isdir(arguments.out):  # noqa: PTH112  # which raises nothing for a name that is too long
         check_place(arguments.out / RECORD)

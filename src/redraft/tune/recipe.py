@@ -235,8 +235,6 @@ def read_recipe(path: Path) -> Recipe:
             f"{path} cannot be read ({error.strerror}); pass a recipe file, or a name of `redraft tune --help`"
         ) from None
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
-        if path.suffix.lower() in (".csv", ".tsv", ".xlsx"):
-            raise RecipeError(f"{path} is a table; docs/tuning.md makes rows of one, which a recipe names") from None
         raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys{_probable_key(str(error))}") from None
     check(recipe)
     try:
