@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from redraft.operations.edit_member import CUTS, hidden, shared, words_of
+from redraft.operations.edit_member import CUTS, hidden, quoted, shared, words_of
 from redraft.operations.edit_names import (
     ASKING,
     OPPOSITES,
@@ -27,7 +27,7 @@ from redraft.operations.edit_names import (
     named_by,
     words_named,
 )
-from redraft.operations.edit_values import plain_of, quoted, stated
+from redraft.operations.edit_values import plain_of, stated
 
 _QUOTE = r"""(?:\\?["'`“”])?"""
 _NOUN = r"(?: (?:field|key|line|entry|setting|variable|option|member|property|script|flag|version))?"

@@ -21,9 +21,8 @@ from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.language import Source
 from redraft.operations.edit_clauses import is_adding, said_of, stays
-from redraft.operations.edit_member import CUTS, SHORTENED, shared, words_of
+from redraft.operations.edit_member import CUTS, NUMBER, SHORTENED, shared, words_of
 from redraft.operations.edit_names import mentions
-from redraft.operations.edit_values import NUMBER
 from redraft.operations.edit_wording import spread
 
 REMOVING = re.compile(

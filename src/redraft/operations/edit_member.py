@@ -36,7 +36,7 @@ _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
 
 
 _IN_QUOTES = re.compile(r"""(?<![\w\\])(["'`])(?=\S)(?:(?!\1).)*[^\s\\]\1(?!\w)|(?<!\w)“[^“”]+”""")
@@ -68,7 +68,7 @@ class Member:
     @property
     def json(self) -> str:
         is_plain = isinstance(self.value, str) and not isinstance(self.value, Number)
-        return json.dumps(self.value, ensure_ascii=False) if is_plain else self.written
+        return quoted(self.value) if is_plain else self.written
 
     @property
     def is_quoted(self) -> bool:
@@ -108,7 +108,7 @@ class Member:
         """With another key, written as this one is; None if it cannot be."""
         if not self.is_quoted:
             return replace(self, key=name) if _BARE_KEY.fullmatch(name) else None
-        return replace(self, key=json.dumps(name, ensure_ascii=False))
+        return replace(self, key=quoted(name))
 
     def meant(self, said: frozenset[str]) -> int:
         """How much an instruction's words speak of it: the key counts more than the value."""
@@ -236,9 +236,18 @@ def alike(value: Any, before: Any) -> Any:
         return str(value) if isinstance(value, Number) else value
     if isinstance(before, bool) and value in ("true", "false"):
         return value == "true"
-    if isinstance(value, str) and (before is None or isinstance(before, Number)) and _NUMBER.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and (before is None or isinstance(before, Number))
+        and re.fullmatch(NUMBER, value, re.ASCII)
+    ):
         return Number(value)
     return value
+
+
+def quoted(text: str) -> str:
+    """A text as JSON."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def words_of(text: str) -> frozenset[str]:

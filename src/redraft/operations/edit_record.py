@@ -30,11 +30,11 @@ from redraft.operations.edit_member import (
     is_text,
     member_of,
     members_meant,
+    quoted,
     shared,
     words_of,
 )
 from redraft.operations.edit_names import mentions, named_by
-from redraft.operations.edit_values import quoted
 from redraft.operations.edit_wording import are_loud, plainly, spread
 from redraft.operations.formats import JSONS, is_as_meant, judge_of, loads, read
 

@@ -16,9 +16,7 @@ import re
 from typing import NamedTuple
 
 from redraft.numerals import spelled
-from redraft.operations.edit_member import SHORT
-
-NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
+from redraft.operations.edit_member import NUMBER, SHORT, quoted
 
 _SPELLED = {spelled(number): str(number) for number in range(101)}
 _SWITCHED = {"true": "true", "yes": "true", "on": "true", "enabled": "true"} | dict.fromkeys(
@@ -167,11 +165,6 @@ def _ends(behind: str) -> bool:
 def _asking(behind: str) -> str:
     """What is said behind a value, if it asks for more."""
     return "" if _HARMLESS.fullmatch(behind) else behind.strip(" ,.;!?")
-
-
-def quoted(text: str) -> str:
-    """A text as JSON."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def plain_of(text: str) -> str:

@@ -9,9 +9,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from redraft.operations.edit_member import OPENS, Member, above, hidden, shared, words_of
+from redraft.operations.edit_member import OPENS, Member, above, hidden, quoted, shared, words_of
 from redraft.operations.edit_names import ASKING, OPPOSITES, PLAIN_WORDS, SPOKEN, named_by
-from redraft.operations.edit_values import quoted
 
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
