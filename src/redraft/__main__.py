@@ -34,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if unknown:
         arguments.parser.refuse_unknown(unknown)
-    if sys.stderr.isatty() or getattr(arguments, "check", None):
-        for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal gets back its cursor, and checking commands end
+    if sys.stderr.isatty() or getattr(arguments, "check", None) or hasattr(arguments, "at_once"):
+        # A terminal gets back its cursor, checking commands end, and a run says how far it is.
+        for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, lambda given, _: sys.exit(128 + given))
     try:

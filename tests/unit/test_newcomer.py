@@ -417,15 +417,18 @@ def test_a_text_of_two_bytes_a_character_is_refused_once(
 def test_a_run_says_how_far_it_is_and_how_it_goes_on(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "EVERY_SEC", 0)
 
-    def work() -> None:
+    def work(error: BaseException) -> None:
         with run._bar(9) as report:
             report(Done(1, 0))
             report(Done(2, 0))
-            raise KeyboardInterrupt
+            raise error
 
     with pytest.raises(KeyboardInterrupt, match="behind 2 of 9 rows; the same command goes on"):
-        work()
+        work(KeyboardInterrupt())
     assert "redraft: 2 of 9 rows" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        work(SystemExit(143))  # as SIGTERM raises it
+    assert "interrupted behind 2 of 9 rows; the same command goes on" in capsys.readouterr().err
 
 
 def test_a_tune_without_a_terminal_shows_progress_by_time(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

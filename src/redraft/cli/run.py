@@ -232,8 +232,11 @@ def _bar(rows: int, *, replicas: int = 0) -> Iterator[Callable[[Done], None]]:
 
         try:
             yield report
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as error:
             said = f"interrupted behind {answered} of {rows} rows" if answered else "interrupted"
+            if isinstance(error, SystemExit):  # by SIGTERM, as others end a program
+                note(f"{said}; the same command goes on")
+                raise
             raise KeyboardInterrupt(f"{said}; the same command goes on") from None
 
 
