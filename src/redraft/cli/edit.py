@@ -57,5 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if done.left_out and done.after != done.before:
         note(f"left as it was: {', '.join(done.left_out)}; say it in an edit of its own")
+    if done.guesses:
+        note(f"a guess: {', '.join(done.guesses)}; look at the diff, or say it plainly, as 'Set port to 9.'")
     details = {key: value for key, value in asdict(done).items() if key != "data"}
     return show(source, done.data, details, arguments, is_cut=done.finish == "deadline")

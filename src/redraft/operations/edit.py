@@ -62,7 +62,7 @@ class Edit:
     """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now.
     `finish` is "deadline" where the time was up before every canvas had settled: `after` is then a draft. `left_out`
     are keys that the instruction speaks of and that stayed as they were, and in quotes the parts of it of which nothing
-    was made."""
+    was made; `guesses` are keys of a record that a model changed by an instruction that does not say so for certain."""
 
     data: bytes
     before: str
@@ -72,6 +72,7 @@ class Edit:
     seed: int
     finish: FinishReason = "stop"
     left_out: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -134,7 +135,9 @@ def edit(
     assert options.seed is not None
     data = outside[0] + made.text.encode() + outside[1]
     finish: FinishReason = "deadline" if made.is_cut else "stop"
-    return Edit(data, shown[1], made.text, made.canvases, made.forwards, options.seed, finish, made.left_out)
+    return Edit(
+        data, shown[1], made.text, made.canvases, made.forwards, options.seed, finish, made.left_out, made.guesses
+    )
 
 
 class _Span(NamedTuple):
@@ -145,11 +148,13 @@ class _Span(NamedTuple):
     forwards: int
     is_cut: bool
     left_out: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
 
     def then(self, one: _Span) -> _Span:
         """This, written anew once more."""
         counts = self.canvases + one.canvases, self.forwards + one.forwards
-        return _Span(one.text, *counts, self.is_cut or one.is_cut, self.left_out + one.left_out)
+        left_out, guesses = self.left_out + one.left_out, self.guesses + one.guesses
+        return _Span(one.text, *counts, self.is_cut or one.is_cut, left_out, guesses)
 
 
 def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
@@ -296,7 +301,8 @@ def _in_lines(
         left_out = record.left_out(asked, made.text if is_written else record.text)
     if after is None or not is_written:
         return made._replace(text=shown[1], left_out=left_out)
-    return made._replace(text=after.removeprefix(lead), left_out=left_out)
+    guesses = record.guesses(asked, made.text)
+    return made._replace(text=after.removeprefix(lead), left_out=left_out, guesses=guesses)
 
 
 def _anything_before(rest: str, limits: CompileLimits) -> Compiled:

@@ -48,7 +48,7 @@ _ALSO = rf"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)
 _TERSE = rf"{ASKING}(?:the )?{{0}} (?=[^\s,;]+(?:[.!]?$|[,;]\s| and ))"
 """How a clause begins that is a key and a word, its value."""
 _REMOVES = ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
-_REMOVED = rf"(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
+_REMOVED = rf"(?:also )?(?:of )?(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
 _RENAMES, _RENAMED = ASKING + r"rename ", rf"(?:the )?{{0}}{_NOUN} (?:to|as|into) "
 _NAME = re.compile(r"""(?:\\?["'`])?([\w.-]*\w)(?:\\?["'`])?[.!]?$""")
 _ADDS = ASKING + r"add (?:an? |the )?(?:(?:[\w-]+ ){1,2}(?=[\w.-]+: \S))?"
@@ -119,8 +119,9 @@ _HEDGE = re.compile(
 )
 """What makes a wish of a clause, and no instruction."""
 _LEAVES = re.compile(
-    rf"[\s,]*{ASKING}(?:(?:leave|keep)\b(?!.* (?:for|at|to|as) (?!(?:it|they|now|is|are)\b))"
-    r"|no changes?\b|(?:do not|don['’]?t|never) (?:touch|change|edit)\b)(?!.* (?:and|but) )",
+    rf"[\s,]*{ASKING}(?:(?:leave|keep)\b(?!.*(?:\d| (?:for|at|to|as) (?!(?:it|they|now|is|are)\b)))"
+    r"|no changes?\b|(?:the )?[\w. -]{1,40} (?:(?:can )?(?:stays?|remains?)|is fine|are fine|as is)\b"
+    r"|(?:do not|don['’]?t|never) (?:touch|change|edit)\b)(?!.* (?:and|but) )",
     re.IGNORECASE,
 )
 """How a clause begins that asks for nothing."""
@@ -138,7 +139,8 @@ class _Clause(NamedTuple):
 @dataclass(frozen=True)
 class Said:
     """What an instruction says of the keys of a record: the values that some get, those that go, the names that others
-    get; what is `new`; of each other key that may change the clauses that a model is to read, `rest` all of these.
+    get; what is `new`; of each other key that may change the clauses that a model is to read, `rest` all of these and
+    `adding` those that may add a key.
     `unread` are the parts of it that nothing comes of. Keys, names and values are JSON, clauses are not."""
 
     spoken: Mapping[str, Sequence[str]]
@@ -147,6 +149,7 @@ class Said:
     renames: Mapping[str, str]
     new: Mapping[str, str]
     rest: str
+    adding: tuple[str, ...]
     unread: tuple[str, ...]
 
 
@@ -195,8 +198,8 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
     unread += [text for text in rest if text not in read and not is_adding(text)]
     unread = [text for text in unread if not _LEAVES.match(text)]
     spoken = {key: tuple(text.translate(inside) for text in texts) for key, texts in spoken.items()}
-    said = ". ".join(rest).translate(inside)
-    return Said(spoken, values, removals, renames, new, said, tuple(text.translate(inside) for text in unread))
+    said, adding = ". ".join(rest).translate(inside), tuple(text.translate(inside) for text in rest if is_adding(text))
+    return Said(spoken, values, removals, renames, new, said, adding, tuple(text.translate(inside) for text in unread))
 
 
 def _terse(key: str, text: str) -> tuple[str, str]:
@@ -326,6 +329,8 @@ def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs
         of_words = last.kind == "set" and members[last.key].startswith('"')
         if not (runs_on or of_words) and begins(_TERSE.format(named)):
             return "terse", key
+    if not runs_on and at and _LEAVES.match(text, at):
+        return "other", ""
     says = _SAYS if runs_on else _DOES
     if is_other or any(begins(says.format(named_by(key))) for key in ordered):
         return "other", ""

@@ -52,6 +52,9 @@ _ENDS = re.compile(
 )
 """Behind no point that ends a sentence."""
 
+_ADDRESS = re.compile(r"\w+://[^\s\"'<>]*[^\s\"'<>.,;:!?)\\]")
+"""What is copied as a whole."""
+
 _NAMES = whole_match('"[^,;. "]*"')
 _OTHER_NUMBERS = whole_match(r'"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)"')
 """Texts in place of numbers that are numbers in another way."""
@@ -194,6 +197,8 @@ def _parts(instruction: str, keys: Collection[str], key: str = "") -> Dfa:
         named = [re.search(rf"(?<!\w){word}(?!\w)", text, re.IGNORECASE) for word in words]
     for mention in named:
         starts -= set(range(*mention.span())) if mention else set()
+    for one in _ADDRESS.finditer(text):
+        starts, ends = starts - {*range(one.start() + 1, one.end())}, ends - {*range(*one.span())}
     if quoted := [one for one in _QUOTED.finditer(text) if f'"{one[1]}"' not in keys]:
         starts, ends = {one.start(1) for one in quoted}, {one.end(1) for one in quoted}
     at = inside[0]

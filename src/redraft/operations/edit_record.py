@@ -148,8 +148,18 @@ class Record:
         if found.keys() <= was.keys():
             read = {text for key in changed for text in said.spoken.get(key, ())}
             idle = {text for key, texts in said.spoken.items() for text in texts if json.loads(key) not in named}
-            unread += tuple(f'"{text.strip(" ,.;")}"' for text in sorted(idle - read))
+            unread += tuple(f'"{text.strip(" ,.;")}"' for text in sorted((idle | {*said.adding}) - read))
         return *(one.name for one in self.shown.values() if self._as_shown(one.name) in same - so), *unread
+
+    def guesses(self, asked: str, answer: str) -> tuple[str, ...]:
+        """The keys whose values, or whose being there at all, the answer has from a model and not from a clause that
+        is certain."""
+        members = {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
+        said, found, was = said_of(members, spread(members, asked)), loads(answer), loads(self.text)
+        certain = {*said.values, *said.removals, *said.renames, *said.new, *said.renames.values()}
+        changed = [name for name in {**was, **found} if was.get(name, was) != found.get(name, was)]
+        names = {self._as_shown(one.name): one.name for one in self.shown.values()}
+        return tuple(names.get(name, name) for name in changed if quoted(name) not in certain)
 
     @property
     def _is_json(self) -> bool:
@@ -190,11 +200,7 @@ class Record:
         if not new and not REMOVING.search(" ".join(self.said)):
             kept |= names - found.keys()
         gone = [one.name for one in members if one.name not in found and one.name not in kept]
-        renamed = dict[str, str]()
-        if gone and len(gone) == len(new) and len(found) == len(members) and not _ADDS & self.said:
-            # each stands where the one did that it was
-            renamed = {one.name: name for one, name in zip(members, found, strict=True) if one.name != name}
-            renamed = renamed if [*renamed] == gone and [*renamed.values()] == new else {}
+        renamed = {} if _ADDS & self.said else _renamed(members, found, gone, new)
         if not self.names.isdisjoint(new):  # also of a line that is not shown
             return None
         mostly = bare and not any(one.is_quoted or (is_text(one) and not one.is_bare) for one in members)
@@ -303,6 +309,23 @@ def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record |
         return None
     names = {found[1].strip('"') for part in parts if (found := _NAMED.match(part))}
     return Record(tuple(lines), MappingProxyType(members), frozenset(names), said, joint)
+
+
+def _renamed(
+    members: Sequence[Member], found: Mapping[str, Any], gone: Sequence[str], new: Sequence[str]
+) -> dict[str, str]:
+    """The new names of members: each stands where the one did that it was, and has its value, or none is removed."""
+    keys, at, renamed = [*found], 0, dict[str, str]()
+    for one in members:
+        if one.name in found:
+            at = keys.index(one.name) + 1
+        elif (
+            one.name in gone
+            and (name := keys[at] if at < len(keys) else "") in new
+            and (len(gone) == len(new) or alike(found[name], one.value) == one.value)
+        ):
+            renamed[one.name], at = name, at + 1
+    return renamed if [*renamed.values()] == [*new] else {}
 
 
 def turns_of(text: str, instruction: str) -> list[str]:

@@ -31,13 +31,14 @@ _VAGUE = re.compile(
 )
 """How begins what is none, but says how to find one."""
 _BESIDE = (
-    r"(?:please|asap|right away|instead(?: of .*)?|for now|from now on"
+    r"(?:please|pls|plz|thx|asap|right away|instead(?: of .*)?|for now|from now on"
     r"|as (?:soon as possible|requested|agreed|discussed|asked|planned|well|before)"
     r"|(?:and |but )?not .*|rather than .*|because .*|since .*|so that .*|thanks?(?: you)?"
     r"|\((?:was|not|instead|from) .*\))"
 )
 _BESIDE_WORDS = re.compile(
-    r"(?:(?:,\s*|\s+)(?:please|instead(?: of .*)?|for now|as (?:requested|agreed|discussed|asked|planned))"
+    r"(?:(?:,\s*|\s+)(?:please|pls|plz|thx|asap|instead(?: of .*)?|for now"
+    r"|as (?:requested|agreed|discussed|asked|planned))"
     rf"|,\s+{_BESIDE}"
     r"|\s\((?:was|not|instead|from) .*\)|\s+(?:in|of|for) (?:the|this) (?:file|config|configuration|settings))[.!]?$",
     re.IGNORECASE,
@@ -70,6 +71,12 @@ _BREAKS = re.compile(
 _OTHER_NUMBERS = re.compile(r"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)")
 """Numbers in another way: how they are to be written is open."""
 _UNITS = re.compile(r"\s?[%°€$£]|\s+(?:millisecond|second|minute|hour|day|week|month|year)s?(?!\w)", re.IGNORECASE)
+
+
+_CODE = re.compile(r"[\d./:@^~=_]")
+"""What a version, a host or a path has, in whose place one word stands."""
+_TALK = re.compile(r";|\b(?:stays?|remains?|pls|plz|thx|now|exactly|at least|at most|version|gets?)\b", re.IGNORECASE)
+"""What no value of a few words has."""
 
 
 class Stated(NamedTuple):
@@ -146,7 +153,7 @@ def _text(old: str, said: str) -> Stated:
             return Stated(quoted(sentence[1]), _asking(sentence[2]))
         if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
             return Stated(quoted(word[0]), _asking(behind))
-        if re.fullmatch(r"\d+[A-Za-z]+", old):  # a number with its unit is written as one
+        if (_CODE.search(old) and _CODE.search(word[0])) or _TALK.search(said):
             return Stated(None)
         while beside := _BESIDE_WORDS.search(said):
             said = said[: beside.start()]

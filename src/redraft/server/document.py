@@ -84,8 +84,8 @@ def _revised(engine: Engine, segments: Sequence[Segment], at: int, options: Opti
             instruction=revision.instruction,
             options=options,
         )
-    said = {"text": done.text, "revised": done.after, "finish": done.finish}
-    return said | {"left_out": list(done.left_out), "forwards": done.forwards, "seed": done.seed}
+    said = {"text": done.text, "revised": done.after, "finish": done.finish, "forwards": done.forwards}
+    return said | {"left_out": list(done.left_out), "guesses": list(done.guesses), "seed": done.seed}
 
 
 def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None, options: Options) -> dict[str, Any]:

@@ -72,8 +72,9 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
     )
     tokens = builder.engine.text.encode(done.after, bos=False)  # no longer than a canvas
     answer = whole_answer(done.after, seed=done.seed, finish=done.finish, tokens=tokens, forwards=done.forwards)
-    hint = f"left as it was: {', '.join(done.left_out)}; say it in an edit of its own" if done.left_out else ""
-    form = ChatForm(builder.engine.text, hint=hint)
+    hints = [f"left as it was: {', '.join(done.left_out)}; say it in an edit of its own"] if done.left_out else []
+    hints += [f"a guess: {', '.join(done.guesses)}"] if done.guesses else []
+    form = ChatForm(builder.engine.text, hint="; ".join(hints))
     read = await service.on_thread(request, count_tokens, builder.engine, text)
     return reply_with(request, body, form, [answer], read)
 
