@@ -152,6 +152,36 @@ def test_no_word_of_a_value_is_an_instruction(text: str, instruction: str, old: 
         (LEVELS, "set LOG_LEVEL to debug", "LOG_LEVEL=info", "LOG_LEVEL=debug"),
         (LEVELS, "set stop-minutes to 30 minutes", "15", "30"),
         (YAML, "use web1 for host", "localhost", "web1"),
+        (
+            YAML,
+            "use web1 for host and 9 for workers",
+            "localhost\nport: 8080\ndebug: false\nworkers: 4",
+            "web1\nport: 8080\ndebug: false\nworkers: 9",
+        ),
+        (
+            YAML,
+            "set port to 80 and banner to Hi",
+            "8080\ndebug: false\nworkers: 4\nbanner: Hello there",
+            "80\ndebug: false\nworkers: 4\nbanner: Hi",
+        ),
+        (
+            ENV,
+            "set port to 1 and the retries to 9",
+            "3000\nLOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=3",
+            "1\nLOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=9",
+        ),
+        (YAML, "set banner to: port=5", "Hello there", "port=5"),
+        (YAML, "set host to web1; do not touch the workers; banner stays", "localhost", "web1"),
+        (PACKAGE, "bump express to ^5.0.0 pls", "^4.18.2", "^5.0.0"),
+        (ENV, "set LOG_LEVEL to warn; do not touch DEBUG; PORT stays", "info", "warn"),
+        (
+            ENV,
+            "Remove DEBUG and rename LOG_LEVEL to LEVEL",
+            "LOG_LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=3\nTIMEOUT=30s\nDEBUG=false\n",
+            "LEVEL=info\nAPI_URL=http://localhost:4000\nMAX_RETRIES=3\nTIMEOUT=30s\n",
+        ),
+        (ENV, "get rid of DEBUG and of TIMEOUT", "TIMEOUT=30s\nDEBUG=false\n", ""),
+        (POST, "add a script called lint that runs eslint .", '"a b"', '"a b",\n  "lint": "eslint ."'),
         (YAML, "Set port to 80, and keep everything else the same", "8080", "80"),
         (YAML, "Can you set workers to 8? Thanks", "4", "8"),
         (YAML, "the defaults: port=80, workers=8", "8080\ndebug: false\nworkers: 4", "80\ndebug: false\nworkers: 8"),
@@ -183,6 +213,12 @@ def test_what_a_second_reader_wrote_is_done(text: str, instruction: str, old: st
         (YAML, "set port to 80 but only in staging"),
         (YAML, "Change the banner to Ring the bell, please, and mark it paid"),
         (ENV, "API_URL should use https"),
+        (ENV, "use https for API_URL"),
+        (YAML, "let port be as it is"),
+        (PACKAGE, "upgrade express to at least 5.0.0"),
+        (PACKAGE, "no changes please, except version to 3.0.0"),
+        (TOML, "don't change server port to 1 and database port to 2"),
+        (TOML, "if tls is on, set the server port to 443 and the database port to 1"),
         (PACKAGE, "replace express with fastify"),
         (LEVELS, "turn off Restart"),
     ],
@@ -197,8 +233,23 @@ def test_members_of_one_name_are_set_one_after_another() -> None:
     said, other = "Set the server port to 81 and the database port to 5433.", 'Set the server host to "a, port to 1"'
     assert turns_of(TOML, said) == ["Set the server port to 81", "the database port to 5433."]
     assert turns_of(TOML, other) == [other]
+    for governed in (
+        "don't change server port to 1 and database port to 2",
+        "if it is on, set server port to 1, database port to 2",
+    ):
+        assert turns_of(TOML, governed) == [governed]
     done = redraft.load("nano").edit(TOML, (0, len(TOML)), instruction=said, seed=1)
     assert (done.text, done.left_out) == (TOML.replace("= 80", "= 81").replace("5432", "5433"), ())
+
+
+def test_what_a_model_chose_is_a_guess() -> None:
+    record = record_of(YAML, "Set port to 80 and give the host some name, web1")
+    assert record is not None
+    asked = record.asked("Set port to 80 and give the host some name, web1")
+    answer = record.text.replace("8080", "80").replace('"localhost"', '"web1"')
+    assert record.guesses(asked, answer) == ("host",)
+    assert record.guesses(asked, record.text) == ()
+    assert record.guesses("Add a name.", record.text[:-1] + ',"name":"x"}') == ("name",)
 
 
 def test_a_name_that_is_taken_is_named() -> None:
@@ -215,6 +266,7 @@ def test_a_name_that_is_taken_is_named() -> None:
         (YAML, "Set the host to web1 and the flux capacitor to Never", "localhost", "web1", "flux capacitor"),
         (YAML, "Rename host to hostname and set it to web1", "host:", "hostname:", "set it to web1"),
         (YAML, "double the workers and set port to 80", "8080", "80", "double the workers"),
+        (YAML, "set port to 80 and restart the server", "8080", "80", "restart the server"),
         (YAML, "set host to web1 temporarily", "localhost", "web1", "temporarily"),
         (TOML, "Set the server's port to 90 and the database's port to 6000", "= 80\n", "= 90\n", "6000"),
     ],

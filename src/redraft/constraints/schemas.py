@@ -94,9 +94,9 @@ def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
     kind = field["typed"] or field["kind"] or "str"
     if "|" in kind and not WRAPPED.fullmatch(kind):
         texts = [_unquoted(one.strip()) for one in kind.split("|")]
-        if {*texts} <= _NO_CHOICES:
+        if {one.strip() for one in kind.split("|")} <= _NO_CHOICES:
             said = f"schema {text!r:.200}: {kind!r} are types; a field has one (float is any number)"
-            raise ConstraintError(f"{said}, and a ? where it may be null")
+            raise ConstraintError(f"{said}, and a ? where it may be null; quote them if they are texts")
         if all(texts) and len(set(texts)) == len(texts):
             return {"enum": texts}
         raise ConstraintError(f"schema {text!r:.200}: {kind!r} has an empty or a repeated text; write them as S|M|L")

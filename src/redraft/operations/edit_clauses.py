@@ -41,6 +41,7 @@ _SETTING = (
     r"(?:be (?:set to |changed to )?|say |read |run |use )|goes to |becomes |is now (?:set to )?)"
     r"(?!not |called |named )"
     rf"|{ASKING}(?:make|have|let) (?:the )?{_OF}{{0}}{_NOUN} (?:run|say|be|read|use) "
+    r"(?!not |called |named |renamed |as |left |kept )"
 )
 """What a clause that gives a key with a value another one begins with."""
 _ALSO = rf"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)(?:the )?[\w-]+(?:['’]s)? {{0}}{_TO}"
@@ -92,7 +93,7 @@ _IDLE = re.compile(
     rf"{ASKING}(?:(?:remove|delete|drop|strip|erase|cut|get rid)\b.*\b(?:or|unless|if|from|until|comments?|quotes?)"
     r"|undo|revert|double|halve|increment|decrement|comment|uncomment|copy|move|swap|prefix|suffix|prepend|append"
     r"|translate|capitali[sz]e|(?:upper|lower)case|shorten|sort|reverse|trim|round|convert"
-    r"|require .* or|add (?:\d+|one|two|three|four|five|another|more|some)"
+    r"|let\b.* as (?:it|they)|require .* or|add (?:\d+|one|two|three|four|five|another|more|some)"
     r"|(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.* by|do not|don['’]?t|never"
     r"|what|why|how|when|who|should|does|did|is|are|was|were|has|(?:the )?[\w.-]+ (?:was|were|has been|used to))\b"
     rf"|{ASKING}(?:add|append|insert|include) (?:an? |the )?(?!.*(?:\s(?:with|of|as|to|is|set|=)\s|[:=]))\S+"
@@ -119,9 +120,9 @@ _HEDGE = re.compile(
 )
 """What makes a wish of a clause, and no instruction."""
 _LEAVES = re.compile(
-    rf"[\s,]*{ASKING}(?:(?:leave|keep)\b(?!.*(?:\d| (?:for|at|to|as) (?!(?:it|they|now|is|are)\b)))"
-    r"|no changes?\b|(?:the )?[\w. -]{1,40} (?:(?:can )?(?:stays?|remains?)|is fine|are fine|as is)\b"
-    r"|(?:do not|don['’]?t|never) (?:touch|change|edit)\b)(?!.* (?:and|but) )",
+    rf"[\s,]*{ASKING}(?:(?:leave(?! out)|keep)\b(?!.*(?:\d| (?:for|at|to|as) (?!(?:it|they|now|is|are)\b)))"
+    r"|no changes?\b|(?:the )?[\w.-]+(?: [\w.-]+)? (?:(?:can )?(?:stays?|remains?)|is fine|are fine|as is)\b"
+    r"|(?:do not|don['’]?t|never) (?:touch|change|edit)\b)(?!.* (?:and|but|except|other than|only) )",
     re.IGNORECASE,
 )
 """How a clause begins that asks for nothing."""
@@ -189,7 +190,7 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             values |= replaced
         elif _means_nothing(one, text) or _is_exchange(members, text):
             unread.append(text)
-        else:
+        elif not _LEAVES.match(text):
             rest.append(text)
     certain = {*values, *removals, *renames}
     spoken = {key: tuple(_spoken_of(key, members, rest)) for key in members if key not in certain}
@@ -242,6 +243,8 @@ def _assigned(members: Mapping[str, str], text: str, inside: Mapping[int, str]) 
     if found is None or any(re.fullmatch(named_by(key), found[1], re.IGNORECASE) for key in members):
         return {}
     new = found[2].translate(inside).strip("\"'`“”")
+    if re.search(r"\s", new):  # which would be several
+        return {}
     form = re.compile(rf"(?<![\w.-]){re.escape(found[1])}=[^\s\"';&,]+")
     texts = {key: json.loads(value) for key, value in members.items() if value.startswith('"')}
     changed = {key: form.sub(lambda _: f"{found[1]}={new}", old) for key, old in texts.items() if form.search(old)}
@@ -281,7 +284,8 @@ def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> lis
 def _is_part(key: str, old: str, text: str, value: str, head: str) -> bool:
     """Whether a clause names a part of a value before the key, as "the nginx image", and its new value lacks it, or one
     of a URL, as "should use https" behind the head."""
-    if head.endswith("use ") and "://" in old and "://" not in value:
+    is_scheme = re.fullmatch(r'"(?:https?|ftps?|wss?|ssh|tcp|udp)"', value, re.IGNORECASE)
+    if "://" in old and "://" not in value and (is_scheme or head.endswith("use ")):
         return True
     one = next(mentions(key, text), None)
     before = re.search(r"([\w.-]+) $", text[: one.start()]) if one else None
@@ -315,6 +319,8 @@ def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs
         return re.compile(form, re.IGNORECASE).match(text, at)
 
     ordered, is_other = sorted(members, key=len, reverse=True), False
+    if not runs_on and _LEAVES.match(text, at):
+        return "other", ""
     for key in ordered:
         named = _QUOTE + named_by(key) + _QUOTE
         for kind, verb, form in (("remove", _REMOVES, _REMOVED), ("rename", _RENAMES, _RENAMED)):
@@ -329,8 +335,6 @@ def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs
         of_words = last.kind == "set" and members[last.key].startswith('"')
         if not (runs_on or of_words) and begins(_TERSE.format(named)):
             return "terse", key
-    if not runs_on and at and _LEAVES.match(text, at):
-        return "other", ""
     says = _SAYS if runs_on else _DOES
     if is_other or any(begins(says.format(named_by(key))) for key in ordered):
         return "other", ""
@@ -350,7 +354,7 @@ def _is_sentence(text: str, at: int, keys: Collection[str], last: _Clause) -> bo
 
 def _pair(text: str) -> tuple[str, str] | None:
     """The key and the value that a clause adds; None where it may say where to put them, too."""
-    found = re.fullmatch(rf"(?:{_ADDS})?{_PAIR}(.+?)\.?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(rf"(?:{_ADDS})?{_PAIR}(.+?)(?:(?<=\S)\.)?", text.strip(), re.IGNORECASE)
     if found is None or _PLACES.search(found[2]):
         return None
     return found[1], found[2]
@@ -378,6 +382,14 @@ def _old(value: str) -> str:
 def stays(key: str, clause: str) -> bool:
     """Whether a clause forbids that a key has another value, or asks for what is none."""
     return bool(re.search(_STAYS.format(named_by(key), _NOUN), clause, re.IGNORECASE))
+
+
+def is_plain(text: str) -> bool:
+    """Whether nothing in a text governs, forbids or renames."""
+    other = (
+        r"\b(?:if|when|unless|once|whenever|provided|do not|don['’]?t|never|rename|no|not|except|only|swap|copy|move)\b"
+    )
+    return not (re.search(other, text, re.IGNORECASE) or _HEDGE.search(text))
 
 
 def is_adding(text: str) -> bool:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from redraft.operations.edit_clauses import said_of, stays
+from redraft.operations.edit_clauses import is_plain, said_of, stays
 from redraft.operations.edit_language import REMOVING
 from redraft.operations.edit_member import (
     CUTS,
@@ -335,7 +335,7 @@ def turns_of(text: str, instruction: str) -> list[str]:
     doubled = {name for name in names if names.count(name) > 1} if len(instruction) <= MOST_SAID else set()
     masked, inside = hidden(instruction)
     setting = "|".join(rf"{named_by(quoted(name))}(?=(?: to|\s?=|:| should be| is) ?\S)" for name in sorted(doubled))
-    if not doubled or len(places := [*re.finditer(setting, masked, re.IGNORECASE)]) < 2:
+    if not doubled or not is_plain(masked) or len(places := [*re.finditer(setting, masked, re.IGNORECASE)]) < 2:
         return [instruction]
     parts, begun = list[str](), 0
     for before, behind in pairwise(places):

@@ -27,7 +27,7 @@ _IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'
 _SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
 _VAGUE = re.compile(
     r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
-    r"|either|match (?:the|its)|(?:upper|lower)case|twice|half|double)\b"
+    r"|it (?:is|was)|either|match (?:the|its)|(?:upper|lower)case|twice|half|double)\b"
 )
 """How begins what is none, but says how to find one."""
 _BESIDE = (
@@ -52,13 +52,16 @@ _HARMLESS = re.compile(
 )
 """Behind a word, what asks for nothing more."""
 _GOVERNED = re.compile(
-    r",?\s+(?:unless|(?:but|and)\s+only|only\s+(?:if|when|after|before|once|in|on|for|until|while))\b"
-    r"|(?:,\s*|\s)and\s+(?:then\s+|also\s+|please\s+)?(?:mark|push|move|make|put|turn|switch|leave|keep|call|let|give"
+    r",?\s+(?:unless|(?:but|and)\s+only|only\s+(?:if|when|after|before|once|in|on|for|until|while))\b", re.IGNORECASE
+)
+"""In a value without quotes: a condition."""
+_ORDERED = re.compile(
+    r"(?:,\s*|\s)and\s+(?:then\s+|also\s+|please\s+)?(?:mark|push|move|make|put|turn|switch|leave|keep|call|let|give"
     r"|cancel|ship|send|restart|reload|run|use|note|tell|bring|update|change|set|remove|delete|add|drop|rename|enable"
     r"|disable|raise|lower|increase|decrease|bump)\s+(?:it|the|this|that|them|him|her|its|their|my|our|me|us)\b",
     re.IGNORECASE,
 )
-"""In a value without quotes: a condition, or another thing to do."""
+"""In a text of words: another thing to do."""
 _CONDITIONAL = re.compile(r"[\s,]*(?:and |but )?(?:only )?(?:if|when|unless|in case|once|provided)\b", re.IGNORECASE)
 _BREAKS = re.compile(
     r",?\s+(?:(?:to|as|with|for|in|of|on|at|by|if|from|when|while|until|via|since|because|not|instead|rather|please|now"
@@ -138,6 +141,8 @@ def _text(old: str, said: str) -> Stated:
     if said.lower() in ("true", "false", "null"):
         return Stated(said.lower())
     if re.search(r"\s", old) or re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old):  # of words
+        if _ORDERED.search(said):
+            return Stated(None)
         while beside := _BESIDE_WORDS.search(said):
             said = said[: beside.start()]
         return Stated(quoted(said))
@@ -153,7 +158,9 @@ def _text(old: str, said: str) -> Stated:
             return Stated(quoted(sentence[1]), _asking(sentence[2]))
         if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
             return Stated(quoted(word[0]), _asking(behind))
-        if (_CODE.search(old) and _CODE.search(word[0])) or _TALK.search(said):
+        if _CODE.search(word[0]) and _HARMLESS.fullmatch(behind):
+            return Stated(quoted(word[0]))
+        if (_CODE.search(old) and _CODE.search(word[0])) or _TALK.search(said) or _ORDERED.search(said):
             return Stated(None)
         while beside := _BESIDE_WORDS.search(said):
             said = said[: beside.start()]

@@ -67,7 +67,7 @@ _OTHERWISE = (
     ),
     (r"\bgive (?:the )?({0}) (?:the )?value (?=\S)", r"set \1 to "),
     (r"\bassign (\S+) to (?:the )?({0})(?![\w-])", r"set \2 to \1"),
-    (r"\buse (\S+) for (?:the )?({0})(?=$|[.,;!]| and )", r"set \2 to \1"),
+    (r"(?:\buse |(?<=\band ))(\S+) for (?:the )?({0})(?=$|[.,;!]| and )", r"set \2 to \1"),
     (r"\bpoint (?:the )?({0}) at (?=\S)", r"set \1 to "),
     (r"\buse (\S+) instead of (\S+?)(?: (?:for|in) (?:the )?({0}))(?![\w-])", r"replace \2 with \1 in \3"),
     (r"\buse (\S+) instead of (\S+?)(?=[.!]?$)", r"replace \2 with \1"),
@@ -79,16 +79,17 @@ _VALUED = re.compile(
     re.IGNORECASE,
 )
 """Behind this stands a value, no word of which is the instruction's."""
+_SEPARATOR = re.compile(r",? and |[.,;] ")
 _COUNTED = re.compile(r"^\d+[.)] ")
 _BREAK = re.compile(r"[.;,]?\s*\n\s*(?:\d+[.)] )?")
 """Where a line of it begins, which may be counted."""
-_ASIDE = re.compile(r"^[^:=,.;\n]{3,60}:\s+(?=[\w.-]+\s?=)")
-"""What such lines are for, before the first of them."""
+_ASIDE = re.compile(r"^[^:=,.;\n]{3,60}(?<! to)(?<! be):\s+(?=[\w.-]+=\S+[,;]? (?:and )?[\w.-]+=)")
+"""What several settings are for, before the first of them."""
 
 
 def on_one_line(instruction: str) -> str:
     """An instruction with signs for the ends of its lines, which are not counted any more."""
-    return _ASIDE.sub("", re.sub(r"\?\s+(?=[A-Z])", ". ", _BREAK.sub("; ", _COUNTED.sub("", instruction.strip()))))
+    return re.sub(r"\?\s+(?=[A-Z])", ". ", _BREAK.sub("; ", _COUNTED.sub("", instruction.strip())))
 
 
 def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruction: str) -> str:
@@ -96,6 +97,8 @@ def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruct
     keys as they are shown, no sections, and "set debug to false" for "turn off debug"."""
     text, inside = hidden(on_one_line(instruction), (one.name for one in shown.values()))
     over = {i: words_of(" ".join(above(lines, i))) for i in shown}
+    if (aside := _ASIDE.match(text)) and not any(words_of(one.name) <= words_of(aside[0]) for one in shown.values()):
+        text = text[aside.end() :]
     text = _listed(text, shown)
     switches = [named_by(quoted(one.name)) for one in shown.values() if one.json in OPPOSITES]
     while switches and (found := re.search(_ALL_SWITCHED.format("|".join(switches)), text, re.IGNORECASE)):
@@ -154,7 +157,8 @@ def _rewritten(form: str | re.Pattern[str], plain: str | Callable[[re.Match[str]
     """A text in which a form is written plainly, but for where it stands in a value."""
 
     def written(found: re.Match[str]) -> str:
-        if _VALUED.search(found.string[: found.start()]):
+        separator = _SEPARATOR.match(found[0])
+        if _VALUED.search(found.string[: found.start()] + (separator[0] if separator else "")):
             return found[0]
         return found.expand(plain) if isinstance(plain, str) else plain(found)
 

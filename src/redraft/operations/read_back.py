@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,7 +20,6 @@ from itertools import islice
 from typing import Any
 
 from redraft.constraints.compile.stated import MOST_CHARACTERS, stated_choice, unstated
-from redraft.constraints.compile.verbatim import formatted
 from redraft.constraints.language import Source
 from redraft.constraints.validation import judged
 from redraft.engine.engine import Core
@@ -218,22 +218,21 @@ def _is_chosen(schema: Any, at: str, value: str) -> bool:
 
 
 def _settled(source: Source, values: Mapping[str, Any]) -> frozenset[str]:
-    """The pointers of texts outside lists that are copied out of a text in which no other is: its one choice of a
-    schema, or its one date, time, address or UUID."""
+    """The pointers of choices, outside lists, of which a text that is copied from says one alone; not of several fields
+    with the same choices, since it may say it of another."""
     if source.kind != "schema" or not 0 < len(source.verbatim) <= MOST_CHARACTERS:
         return frozenset()
-    schema = json.loads(source.text)
-
-    def is_sole(at: str, value: str) -> bool:
-        if len(parts := _parts_at(schema, at)) != 1:  # null is a choice, too
-            return False
-        choices, form = parts[0].get("enum"), parts[0].get("pattern") or parts[0].get("format")
-        if isinstance(choices, list):
-            return len(choices) > 1 and stated_choice(choices, source.verbatim) == [value]
-        return isinstance(form, str) and formatted(source.verbatim, form) == [value]
-
-    texts = [(at, one) for at, one in values.items() if isinstance(one, str) and at.count("/") == 1]
-    return frozenset(at for at, one in texts[:MOST_PARTS] if is_sole(at, one))
+    schema, found = json.loads(source.text), dict[str, tuple[str, list[Any]]]()
+    for at, value in islice(values.items(), MOST_PARTS):
+        parts = _parts_at(schema, at) if isinstance(value, str) and at.count("/") == 1 else []
+        if len(parts) == 1 and isinstance(choices := parts[0].get("enum"), list):  # null is a choice, too
+            found[at] = value, choices
+    several = Counter(value for value, _ in found.values())
+    return frozenset(
+        at
+        for at, (value, choices) in found.items()
+        if several[value] == 1 and len(choices) > 1 and stated_choice(choices, source.verbatim) == [value]
+    )
 
 
 def _parts_at(schema: Any, at: str) -> list[dict[str, Any]]:

@@ -47,21 +47,22 @@ _WEEKDAY = (
 )
 _BETWEEN = "[-–&/]|and|or|to|until|till|through|bis|und|oder|et|y|au?|al"
 _MONEY = re.compile(r"[$€£] ?\d[\d.,]*|(?<![\d.,])\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
-_PERIODS = (
-    "month|year|quarter|season|spring|summer|autumn|fall|winter|weekend|business|working|morning|afternoon|evening|night"
-    "|(?:mon|tue|wed|thu|fri|sat|sun)\\w*"
+_NO_DAYS = (
+    "attempts?|batch|bus|call|check|class|delivery|floor|half|inspection|item|line|name|order|page|person|place|release|review"
+    "|row|run|service|shift|shipment|step|stop|team|time|train|try|update|version|visit"
 )
+"""Behind "first" or "next" these are no days."""
+_MAY_DO = "(?:not|also|only|still) \\w+|apply|arrive|be|call|change|come|contact|differ|have|need|take|vary"
 _UNREAD_DATE = re.compile(
     rf"(?<!\d)(?:19|20)\d\d(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
-    r"|\b(?:months?|years?) (?:from|after|before|later|ago|following)\b"
+    r"|\byears? (?:from|after|before)\b"
     r"|\b(?:tonight|fortnight|christmas|easter|weihnacht\w*|silvester|ostern|übermorgen|noël|pâques|navidad)\b"
     rf"|\b(?:{_ABROAD})\b"
-    rf"|\b(?!(?-i:may|march)\b)(?:{_NAME}|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer|days?|weeks?"
-    r"|tagen?|wochen?|jours?|semaines?|días?|semanas?)\b|\b(?:in|of|by|until|since|early|late|mid|this) (?:may|march)\b"
-    r"|\b(?:\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth)(?= ?(?:of\b|and\b|or\b|to\b|until\b|[.,;:!?)]|$))"
-    rf"|\b(?:next|last|following|previous|coming) (?:\w+ )?(?:{_PERIODS})\b"
+    rf"|\b(?!may (?:{_MAY_DO})\b)(?:{_NAME}|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer"
+    r"|days?|weeks?|months?|tagen?|wochen?|monate?n?|jours?|semaines?|mois|días?|semanas?|mes(?:es)?|later|ago)\b"
+    rf"|\b(?:\w*(?:[nrfxvh]th|ieth)|first|second|third|twelfth|last|next|following|previous)\b(?! (?:{_NO_DAYS})\b)"
     r"|\d(?:\.|er)? (?:de )?(?:jan|jän|ene|fév|feb|mär|mar|avr|abr|mai|mei|may|jui|jun|jul|aoû|ago|sep|set|okt|oct|ott"
     r"|nov|déc|dez|dic)",
     re.I,
@@ -96,21 +97,27 @@ _DECIMAL = re.compile(
     r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-]| ?(?i:uhr|h|[ap]\.?m)\b)"
     r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
 )
+_MEASURED = re.compile(r"(?<![\w.,:/-])\d+[.,]\d+ ?(?:kg|g|t|km|cm|mm|m|l|ml|lbs?|oz|°[CF]?|[kMGT]i?B|%)(?!\w)")
 _AHEAD = (
     "at|around|about|by|from|to|between|until|till|before|after|since|on|due|starts?|begins?|ends?|opens?|closes?"
     "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
 )
 """Words behind which figures with a dot may be an hour or a day."""
 _NUMBERED = re.compile(
-    r"\b(?:aisle|apartment|apt|area|bay|booth|box|building|bus|chapter|class|counter|court|desk|district|dock|door|flat|floor"
-    r"|gate|grade|group|hall|house|invoice|item|lab|lane|level|line|lot|no|number|nr|order|page|part|pier|platform|port|ramp"
-    r"|room|route|row|seat|section|slot|stall|stand|step|stop|studio|suite|table|team|terminal|ticket|track|trailer|train|tram"
-    r"|truck|unit|van|version|warehouse|zone)\.? ?#?\d{1,2}(?![\d:.]\d|\d| ?(?:[ap]\.?m|o'clock))",
+    r"\b(?:aisle|apartment|apt|bay|booth|box|building|bus|chapter|counter|court|desk|dock|door|flat|floor|gate|hall|house"
+    r"|invoice|item|lab|lane|level|line|lot|number|nr|order|page|pier|platform|ramp|room|route|row|seat|section|slot|stand"
+    r"|studio|suite|table|team|terminal|ticket|track|trailer|train|tram|truck|unit|van|warehouse|zone)\.? ?#?\d{1,2}"
+    r"(?![\d:.]?\d| ?(?:[-–&/]|to|bis|and|or|und|oder|à|h\b|h\d|uhr|hrs?|hours?|o'clock|[ap]\.?\s?m\b)|, ?\d)",
     re.I,
 )
 """What has a number of its own, which is no hour."""
-_YEAR_SAID = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
-_OTHER_YEAR = re.compile(r"\d[./-]\d{2}(?!\d)|['’]\d\d(?!\d)|\b(?:years?|decades?|centur\w+)\b", re.I)
+_YEAR_SAID = re.compile(r"(?<!\d)(?:19|2[01])\d\d(?!\d)")
+_OTHER_YEAR = re.compile(r"(?<!\d)(?:1[0-8]|2[2-9]|[3-9]\d)\d\d(?!\d)")
+_ZONE_SAID = re.compile(
+    r"\b(?:UTC|GMT|[A-Z]{1,4}T|MES?Z)\b|[+-]\d\d?(?::?\d\d)?(?!\d)"
+    r"|(?i:\b(?:time ?zone|eastern|pacific|central|local|time in)\b)"
+)
+"""What may be a zone, or an offset."""
 _UNREAD_ZONE = re.compile(
     r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
 )
@@ -175,13 +182,13 @@ def clocks_of(text: str) -> list[str]:
 def moments_of(text: str, *, dated: bool) -> list[str]:
     """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
     behind each of its dates, and midnight where it has no number but these."""
-    text = _without_amounts(text)
+    whole, text = text, _without_amounts(text)
     if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) or re.search(r":\d\d\.\d", text):
         return []
     offsets = [found[2] for found in _OFFSET.finditer(text)]
     if len({*offsets}) > 1 or (offsets and len(offsets) < len(_TIMED.findall(_OFFSET.sub(r"\1", text)))):
         return []
-    clocks, rest = clocks_of(text), _dates(text)[1]
+    clocks, rest = clocks_of(text), _dates(whole)[1]
     if dated and not clocks and not re.search(r"\d", rest) and not _UNREAD_TIME.search(rest):
         clocks = ["00:00"]
     days = [f"{day}T" for day in dates_of(text)] if dated else [""]
@@ -191,17 +198,14 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
 
 def bound_of(text: str, form: str) -> str | None:
     """The pattern of all that may be a date or a time of a format where a text's own are not all read: in a year of
-    the text or beside one, if it has one, and in no zone that it does not say. None where anything may be."""
+    these centuries if the text has one and no other, and in UTC if it says no zone. None where anything may be."""
     found, rest = _dates(text)
-    years = {int(one[:4]) for one in found} | {int(one) for one in _YEAR_SAID.findall(rest)}
-    near = sorted({year + more for year in years for more in (-1, 0, 1)})
-    is_open = not near or len(near) > MOST_MOMENTS or _OTHER_YEAR.search(rest)
-    day = r"\d{4}-\d\d-\d\d" if is_open else rf"(?:{'|'.join(f'{year:04}' for year in near)})-\d\d-\d\d"
+    is_near = bool(_YEAR_SAID.search(" ".join(sorted(found)) + rest)) and not _OTHER_YEAR.search(rest)
+    day = r"(?:19|2[01])\d\d-\d\d-\d\d" if is_near else r"\d{4}-\d\d-\d\d"
     if form == "date":
-        return None if is_open else day
-    zones = "|".join(["Z", *sorted({re.escape(one[2]) for one in _OFFSET.finditer(text)})])
-    zone = r"(?:Z|[+-]\d\d:\d\d)" if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) else f"(?:{zones})"
-    clock = rf"\d\d:\d\d:\d\d(?:\.\d{{1,6}})?{zone}"
+        return day if is_near else None
+    zone = r"(?:Z|[+-]\d\d:\d\d)" if _ZONE_SAID.search(rest) else "Z"
+    clock = rf"\d\d:\d\d:\d\d(?:\.\d+)?{zone}"
     return f"{day}T{clock}" if form == "date-time" else clock if form == "time" else None
 
 
@@ -257,9 +261,10 @@ def _dates(text: str) -> tuple[set[str], str]:
 
 
 def _without_amounts(text: str) -> str:
-    """A text without its amounts and addresses, if it has 2026-11-02 or the like: 1.55 is a load or a size there,
-    and no other moment."""
-    if not DATE.search(text):
+    """A text without its measures and, if it has 2026-11-02 08:14:55 or the like, its amounts and addresses: 1.55 is a
+    load or a size there, and no other moment."""
+    text = _MEASURED.sub(" ", text)
+    if not DATE_TIME.search(text):
         return text
     return _DECIMAL.sub(lambda found: " " if _is_amount(*found.groups()) else found[0], text)
 

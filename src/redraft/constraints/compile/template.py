@@ -222,7 +222,9 @@ def _dfa(kind: str, verbatim: str) -> Dfa:
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
     word = _SAME.get(word, word)
     if "|" in kind and "(" not in kind:  # as the short form of a schema has them
-        word, inside = "enum", kind
+        word, inside = "enum", "|".join(one.strip() for one in kind.split("|"))
+        if {*inside.split("|")} <= {*_KINDS, *_SAME}:
+            raise ConstraintError(f"{kind!r} are kinds; a hole has one")
     if word == "enum" and inside:
         return any_of(stated_choice(inside.split("|"), verbatim))
     if word == "regex" and inside:

@@ -61,7 +61,8 @@ def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
         raise ApiError(400, f"custom_id has more than {MOST_ID} characters; send fewer", param="custom_id")
     url, method = body.get("url"), body.get("method")
     if "body" in body:
-        if others := body.keys() - {"custom_id", "method", "url", "body"}:
+        others = {name for name, value in body.items() if value is not None} - {"custom_id", "method", "url", "body"}
+        if others:
             name = min(others)
             raise ApiError(
                 400, f"{name[:100]} stands beside the body; put it inside, or leave it out", param=name[:100]

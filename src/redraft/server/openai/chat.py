@@ -126,7 +126,7 @@ def _asked(service: Service, body: Chat, schema: Any, last: dict[str, Any]) -> s
     said = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     served = service.settings.ask_fields and last["role"] == "user" and not said.startswith(BEGINNINGS)
     if schema is not None and (served if sent is None else sent):
-        if not said.strip():
+        if not said.strip() and not any(part["type"] != "text" for part in content if isinstance(part, dict)):
             raise ApiError(
                 400, "the last message is empty; some text is needed to read fields out of", param="messages"
             )
