@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 53_900, TESTS: 39_400}
+WHOLE_WALLS = {SOURCE: 53_960, TESTS: 39_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_410,
     "measure": 2_870,
     "server": 6_690,
-    "operations": 4_680,
+    "operations": 4_730,
     "trace": 650,
     "distributed": 640,
     "cli": 5_340,
