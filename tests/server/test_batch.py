@@ -19,10 +19,12 @@ from tests.helpers import Shell, python
 from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
+from redraft.cli import rows
 from redraft.cli.row import rows_of
 from redraft.cli.rows import Done, answer_rows, run_batch
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.operations.engine import Engine
+from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai import batch, chat
@@ -95,6 +97,20 @@ def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, co
     assert bad["response"]["status_code"] == 400
     assert bad["response"]["body"]["error"]["code"] == code
     assert said(good) == ANSWER
+
+
+def test_rows_with_large_images_are_few_at_a_time(tmp_path: Path) -> None:
+    """64 rows of eight held seven gigabytes, since their bytes were counted without their images."""
+    (tmp_path / "a.png").write_bytes(bytes(100))
+    for row in ({"image": "a.png"}, {"image": ["a.png"] * 3}, {"body": {"image": ["a.png"]}}):
+        names = row.get("body", row)["image"]
+        assert rows._image_bytes(json.dumps(row).encode(), tmp_path) == (100 if names == "a.png" else 100 * len(names))
+    for odd in (b'{"image": null}', b'{"image": ["none.png"]}', b'{"image"', b'"image"', b'{"image": [5]}', b"{}"):
+        assert rows._image_bytes(odd, tmp_path) == 0
+    (tmp_path / "b.png").touch()
+    os.truncate(tmp_path / "b.png", rows.MOST_HELD_BYTES + 1)
+    with pytest.raises(ApiError, match="bytes of files; at most"):
+        rows.with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
 
 
 def test_an_image_that_is_null_is_none(run: Callable[..., Any]) -> None:
@@ -275,11 +291,11 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     good, bad = json.dumps({"prompt": "record\n", "max_tokens": 2}), json.dumps({"prompt": "a", "nonsense": 1})
     command = ["run", str(source), str(target), "--seed", "1", "--threads", "1"]
-    for rows, code, errors in (([good], 0, 0), ([good, bad, good], 3, 1), ([good, bad, good], 3, 1)):
-        source.write_text("\n".join(rows))
+    for lines, code, errors in (([good], 0, 0), ([good, bad, good], 3, 1), ([good, bad, good], 3, 1)):
+        source.write_text("\n".join(lines))
         assert main([*command, "--json"]) == code
         reported = json.loads(capsys.readouterr().out)
-        assert (reported["rows"], reported["errors"]) == (len(rows), errors)
+        assert (reported["rows"], reported["errors"]) == (len(lines), errors)
     assert main(command) == 3
     assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 

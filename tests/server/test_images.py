@@ -387,6 +387,7 @@ def test_only_hosts_of_the_list_are_asked(url: str, monkeypatch: pytest.MonkeyPa
         ("::", False),
         ("fe80::1%eth0", False),
         ("fd00::1", False),
+        ("fec0::1", False),
         ("::ffff:127.0.0.1", False),
         ("::ffff:8.8.8.8", True),
         ("64:ff9b::a00:1", False),

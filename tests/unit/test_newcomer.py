@@ -26,6 +26,7 @@ from redraft.cli.constraint_flags import read_schema
 from redraft.cli.json import _requests, fields_among
 from redraft.cli.rows import Done
 from redraft.constraints.compile.moments import clocks_of, dates_of, moments_of
+from redraft.constraints.compile.stated import unstated
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.compile.verbatim import formatted_in
 from redraft.constraints.schemas import plain_schema
@@ -390,6 +391,18 @@ def test_a_date_that_is_not_read_is_in_a_year_near_those_of_the_text(
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Der Bus fährt um 7:30 abends.", "07:30"),
+        ("We meet ten minutes before 9:30.", "09:10"),
+        ("The call is on 12 May 2026 at 9:30 am EST.", "2026-05-12T09:30:00Z"),
+    ],
+)
+def test_another_time_than_the_figures_say_is_a_guess(text: str, value: str) -> None:
+    assert unstated({"/at": value}, text) == {"/at"}
+
+
+@pytest.mark.parametrize(
     ("form", "text", "right"),
     [
         ("date-time", "Meeting 2026-11-05, 9.30 sharp", "2026-11-05T09:30:00Z"),
@@ -414,6 +427,15 @@ def test_a_date_that_is_not_read_is_in_a_year_near_those_of_the_text(
         ("date-time", "2026-11-05 at 9 UTC+2", "2026-11-05T09:00:00+02:00"),
         ("date-time", "20261105T090000+0200", "2026-11-05T09:00:00+02:00"),
         ("time", "9:30 Eastern or 10", "09:30:00-05:00"),
+        ("date-time", "The call is on 12 May 2026 at 9:30 am EST.", "2026-05-12T09:30:00-05:00"),
+        ("date-time", "2026-05-12, 14:30 (CET)", "2026-05-12T14:30:00+01:00"),
+        ("date-time", "2026-05-12 14:30 (GMT+2)", "2026-05-12T14:30:00+02:00"),
+        ("date-time", "2026-05-12 14:30, Tokyo time", "2026-05-12T14:30:00+09:00"),
+        ("date-time", "We meet on 12 May 2026 at sunset.", "2026-05-12T20:00:00Z"),
+        ("date", "On 5 May 1200 people came.", "2026-05-05"),
+        ("date", "On 12 June 2500 units were shipped.", "2026-06-12"),
+        ("date", "The shuttle leaves on 5 May 1830 sharp.", "2026-05-05"),
+        ("date", "On 5 May 2000 people came.", "2026-05-05"),
     ],
 )
 def test_what_is_not_read_for_certain_excludes_nothing_that_is_meant(form: str, text: str, right: str) -> None:

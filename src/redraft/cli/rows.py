@@ -130,7 +130,8 @@ def answer_rows(
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-        async with within, aclosing(_each(answered, rows, first, at_once)) as found, aclosing(_held(found)) as held:
+        sized = ((row, len(row.data) + _image_bytes(row.data, source.parent)) for row in rows)
+        async with within, aclosing(_each(answered, sized, first, at_once)) as found, aclosing(_held(found)) as held:
             async for one in held:
                 yield one
 
@@ -177,6 +178,8 @@ def with_images(row: bytes, folder: Path) -> bytes:
             raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
         if len(files) > MOST_IMAGES:
             raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
+        if (size := _image_bytes(row, folder)) > MOST_HELD_BYTES:
+            raise ApiError(400, f"image names {size} bytes of files; at most {MOST_HELD_BYTES}", param="image")
         if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
             raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
         said = last["content"]
@@ -187,6 +190,17 @@ def with_images(row: bytes, folder: Path) -> bytes:
         last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
         return json.dumps(found).encode()
     return row
+
+
+def _image_bytes(row: bytes, folder: Path) -> int:
+    """Bytes of the files that a row names as its images; 0 for one that is refused anyway."""
+    if b'"image"' not in row:
+        return 0
+    with suppress(ValueError, RecursionError, AttributeError, TypeError, OSError, RequestError):
+        found = read_json(row)
+        given = found.get("body", found).get("image") or []
+        return sum(named_from(folder, one).stat().st_size for one in ([given] if isinstance(given, str) else given))
+    return 0
 
 
 def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, settings: Settings | None) -> Done:
@@ -228,13 +242,15 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     return replace(done, tokens=0, forwards=0)
 
 
-async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
-    """Answers in the rows' order, `at_once` of them under way, fewer of long ones."""
+async def _each(
+    answered: Answered, rows: Iterator[tuple[Row, int]], first: int, at_once: int
+) -> AsyncGenerator[RowAnswer, None]:
+    """Answers in the order of rows, each with its bytes, `at_once` of them under way, fewer of long ones."""
     running, held = deque[tuple[asyncio.Task[RowAnswer], int]](), 0
     try:
-        for number, row in enumerate(rows, first):
-            running.append((asyncio.create_task(_answer(answered, row, number)), len(row.data)))
-            held += len(row.data)
+        for number, (row, size) in enumerate(rows, first):
+            running.append((asyncio.create_task(_answer(answered, row, number)), size))
+            held += size
             while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
                 held -= running[0][1]
                 yield await running.popleft()[0]

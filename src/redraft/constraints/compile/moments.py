@@ -29,7 +29,10 @@ _NAME = rf"(?:{'|'.join(_NAMES)})"
 _MONTH = re.compile(rf"\b(?:{'|'.join(f'({name})' for name in _NAMES)})\b", re.I)
 _VERBS = ("may", "march")
 _SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
-_DAY, _YEAR = r"(\d{1,2})(?:st|nd|rd|th)?", r"(?:,? (\d{4})(?![\d:]))?"
+_COUNTED = (
+    "hours|hrs|h|uhr|people|visitors|units|fans|guests|euros|dollars|items|pieces|copies|boxes|members|users|students"
+)
+_DAY, _YEAR = r"(\d{1,2})(?:st|nd|rd|th)?", rf"(?:,? ((?:19|2[01])\d\d)(?![\d:]| (?:{_COUNTED})\b))?"
 _DAY_FIRST = re.compile(rf"(?<![\d:.,/-]){_DAY}\.? (?:of )?({_NAME})\b\.?{_YEAR}", re.ASCII | re.I)
 _MONTH_FIRST = re.compile(rf"\b({_NAME})\.? {_DAY}(?![\d:]|\.\d){_YEAR}", re.ASCII | re.I)
 _ABROAD = (
@@ -54,7 +57,7 @@ _NO_DAYS = (
 """Behind "first" or "next" these are no days."""
 _MAY_DO = "(?:not|also|only|still) \\w+|apply|arrive|be|call|change|come|contact|differ|have|need|take|vary"
 _UNREAD_DATE = re.compile(
-    rf"(?<!\d)(?:19|20)\d\d(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
+    rf"(?<!\d)(?:19|20)\d\d(?!\d)|{_READ},? \d{{4}}(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
     r"|\byears? (?:from|after|before)\b"
@@ -113,14 +116,30 @@ _NUMBERED = re.compile(
 """What has a number of its own, which is no hour."""
 _YEAR_SAID = re.compile(r"(?<!\d)(?:19|2[01])\d\d(?!\d)")
 _OTHER_YEAR = re.compile(r"(?<!\d)(?:1[0-8]|2[2-9]|[3-9]\d)\d\d(?!\d)")
-_ZONE_SAID = re.compile(
-    r"\b(?:UTC|GMT|[A-Z]{1,4}T|MES?Z)\b|[+-]\d\d?(?::?\d\d)?(?!\d)"
-    r"|(?i:\b(?:time ?zone|eastern|pacific|central|local|time in)\b)"
+_ZONE_NAMED = re.compile(
+    r"\b(?:(?:UTC|GMT) ?[+-]\d|[ECMP][SD]?T\b|A[KE][SD]T\b|HST\b|[BIJKN]ST\b|WES?T\b|CES?T\b|EES?T\b|MES?Z\b"
+    r"|AC[SD]T\b|AWST\b|MSK\b|SGT\b|HKT\b|NZ[SD]T\b|BRT\b|SAST\b|[A-Z][a-z]+ (?:[Ss]tandard |[Dd]aylight )?[Tt]ime\b)"
+    r"|(?i:\b(?:time ?zone|eastern|pacific|local time|time in)\b)"
 )
-"""What may be a zone, or an offset."""
+_OFFSET_SAID = re.compile(r"[+-]\d\d?(?::?\d\d)?(?!\d)")
+"""A zone, or what may be an offset."""
+_NO_MIDNIGHT = re.compile(
+    r"\b(?:sunset|sunrise|dawn|dusk|daybreak|tea ?time|lunch\w*|breakfast|dinner|supper|bedtime|mittagessen"
+    r"|abendessen)\b",
+    re.I,
+)
 _UNREAD_ZONE = re.compile(
     r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
 )
+_SHIFTED = re.compile(
+    r"\b(?:min(?:ute)?s?|hours?|minuten|stunden?) (?:before|after|past|to|vor|nach) \d{1,2}:\d\d", re.I
+)
+_LATE = re.compile(
+    r"\d:\d\d (?:uhr )?(?:at night|(?:in the |this )?(?:evening|afternoon)|(?:am )?(?:abends?|nachmittags?)|du soir"
+    r"|de la tarde|de la noche)\b",
+    re.I,
+)
+"""What makes another time of one in figures: so long before it, or in the second half of the day."""
 
 
 def date_is_said(year: int, month: int, day: int, text: str) -> bool:
@@ -183,17 +202,27 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
     """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
     behind each of its dates, and midnight where it has no number but these."""
     whole, text = text, _without_amounts(text)
-    if _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)) or re.search(r":\d\d\.\d", text):
+    if is_zone_said(text) or re.search(r":\d\d\.\d", text):
         return []
     offsets = [found[2] for found in _OFFSET.finditer(text)]
     if len({*offsets}) > 1 or (offsets and len(offsets) < len(_TIMED.findall(_OFFSET.sub(r"\1", text)))):
         return []
     clocks, rest = clocks_of(text), _dates(whole)[1]
-    if dated and not clocks and not re.search(r"\d", rest) and not _UNREAD_TIME.search(rest):
+    if dated and not clocks and not (re.search(r"\d", rest) or _UNREAD_TIME.search(rest) or _NO_MIDNIGHT.search(rest)):
         clocks = ["00:00"]
     days = [f"{day}T" for day in dates_of(text)] if dated else [""]
     times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
     return _few({f"{day}{time}{zone}" for day in days for time in times for zone in offsets[:1] or ["Z"]})
+
+
+def is_zone_said(text: str) -> bool:
+    """Whether a text may say a zone that is no offset behind a time."""
+    return bool(_ZONE_NAMED.search(text) or _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)))
+
+
+def is_shifted(hour: int, text: str) -> bool:
+    """Whether a text means another time than one that it has in figures."""
+    return bool(_SHIFTED.search(text) or (hour < 12 and _LATE.search(text)))
 
 
 def bound_of(text: str, form: str) -> str | None:
@@ -204,7 +233,7 @@ def bound_of(text: str, form: str) -> str | None:
     day = r"(?:19|2[01])\d\d-\d\d-\d\d" if is_near else r"\d{4}-\d\d-\d\d"
     if form == "date":
         return day if is_near else None
-    zone = r"(?:Z|[+-]\d\d:\d\d)" if _ZONE_SAID.search(rest) else "Z"
+    zone = r"(?:Z|[+-]\d\d:\d\d)" if is_zone_said(text) or _OFFSET_SAID.search(rest) else "Z"
     clock = rf"\d\d:\d\d:\d\d(?:\.\d+)?{zone}"
     return f"{day}T{clock}" if form == "date-time" else clock if form == "time" else None
 

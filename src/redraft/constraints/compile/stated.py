@@ -19,7 +19,9 @@ from redraft.constraints.compile.moments import (
     LARGEST_SPELLED,
     clock_is_said,
     date_is_said,
+    is_shifted,
     is_spelled,
+    is_zone_said,
     number_words,
     without_moments,
     words_of,
@@ -223,8 +225,8 @@ def _is_moment_said(value: str, text: str) -> bool:
         return date_is_said(year, month, day, text)
     if found := CLOCK.fullmatch(value):
         hour, minute, second = (int(part or 0) for part in found.groups()[:3])
-        zone = found[4] or "Z"
-        return (zone in "zZ" or zone in text) and clock_is_said(hour, minute, second, text)
+        is_said = found[4] is None or (not is_zone_said(text) if found[4] in "zZ" else found[4] in text)
+        return is_said and not is_shifted(hour, text) and clock_is_said(hour, minute, second, text)
     return True
 
 

@@ -51,6 +51,8 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        if found.is_site_local:
+            return False
     return found.is_global and not found.is_multicast and not found.is_reserved
 
 
