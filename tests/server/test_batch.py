@@ -111,6 +111,9 @@ def test_rows_with_large_images_are_few_at_a_time(tmp_path: Path) -> None:
     os.truncate(tmp_path / "b.png", rows.MOST_HELD_BYTES + 1)
     with pytest.raises(ApiError, match="bytes of files; at most"):
         rows.with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
+    os.truncate(tmp_path / "b.png", 31 * 2**20)  # which as base64 was longer than a URL may be, and not named
+    with pytest.raises(ApiError, match=r"b\.png has over 25165724 bytes; send a smaller image"):
+        rows.with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
 
 
 def test_an_image_that_is_null_is_none(run: Callable[..., Any]) -> None:

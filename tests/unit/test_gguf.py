@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -285,6 +286,15 @@ def test_files_of_the_released_shapes_take_what_the_page_says(
     (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {kind} |")]
     cells = [cell.strip().partition(";")[0] for cell in row.strip("|").split("|")[1:]]
     assert cells == found
+
+
+def test_inspect_says_of_a_file_that_it_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "one", TYPES.Q8_0)
+    assert main(["inspect", str(tmp_path / "one")]) == 0
+    (file,) = (tmp_path / "one").glob("*.gguf")
+    os.truncate(file, file.stat().st_size // 2)
+    assert main(["inspect", str(tmp_path / "one")]) == 2
+    assert "fetch it again" in capsys.readouterr().err
 
 
 def test_a_factor_that_is_no_number_is_refused(tmp_path: Path) -> None:

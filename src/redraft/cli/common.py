@@ -189,11 +189,12 @@ def asked(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
     return [{"role": "user", "content": [*parts, *([{"type": "text", "text": text}] if text else [])]}]
 
 
-def image_part(path: Path) -> dict[str, Any]:
-    """An image of a file as OpenAI's interface takes it. Raises RequestError, also for a pipe, which may never end."""
+def image_part(path: Path, most: int | None = None) -> dict[str, Any]:
+    """An image of a file, of so many bytes at most, as OpenAI's interface takes it. Raises RequestError, also for a
+    pipe, which may never end."""
     from redraft.images.pixels import ImageLimits  # with Pillow, which few need
 
-    most = ImageLimits().num_bytes
+    most = most or ImageLimits().num_bytes
     try:
         data = read_start(path, most + 1)
         if len(data) > most:

@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.config import read_config
     from redraft.measure.description import describe
     from redraft.measure.parameters import count_parameters, stored_bytes
+    from redraft.weights.gguf import open_source
     from redraft.weights.source import WeightSource, has_weights, locate
 
     given = arguments.memory or []
@@ -63,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     if has_weights(folder):
         disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in WeightSource(folder).tensors.values())
     elif blocks := sorted(folder.glob("*.gguf")):
+        open_source(folder)  # which says of a file that it is cut
         disk = {"GGUF": sum(path.stat().st_size for path in blocks)}
     found = describe(config, count_parameters(config.model), disk, sizes)
     asked = (arguments.context, arguments.batch, arguments.plan)

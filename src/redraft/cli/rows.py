@@ -25,12 +25,14 @@ from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock, named_from
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
-from redraft.server.limits import read_json
+from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_HELD_BYTES = 2**26  # of rows under way together
 MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
+MOST_IMAGE_BYTES = int(BOUNDS["image"].most) * 3 // 4 - 100
+"""Of an image, whose data is written as a URL."""
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
 ELSEWHERE, MOST_FAILING = "elsewhere", 20
@@ -184,7 +186,7 @@ def with_images(row: bytes, folder: Path) -> bytes:
             raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
         said = last["content"]
         try:
-            shown = [image_part(named_from(folder, one)) for one in files]
+            shown = [image_part(named_from(folder, one), MOST_IMAGE_BYTES) for one in files]
         except RequestError as error:
             raise ApiError(400, str(error), param="image") from None
         last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]

@@ -101,8 +101,9 @@ def plainly(lines: Sequence[str | Member], shown: Mapping[int, Member], instruct
         text = text[aside.end() :]
     text = _listed(text, shown)
     switches = [named_by(quoted(one.name)) for one in shown.values() if one.json in OPPOSITES]
-    while switches and (found := re.search(_ALL_SWITCHED.format("|".join(switches)), text, re.IGNORECASE)):
-        text = f"{text[: found.end(2)]} and {found[1]} {text[found.start(3) :]}"
+    for _ in switches:
+        if found := re.search(_ALL_SWITCHED.format("|".join(switches)), text, re.IGNORECASE):
+            text = f"{text[: found.end(2)]} and {found[1]} {text[found.start(3) :]}"
     text = _rewritten(_SWITCHING, lambda one: _switched(one, shown, over), text)
     text = _rewritten(_RUN_ON, r"\1, ", text)
     text = _ASSIGNED.sub(r"\1 = ", text)
