@@ -114,7 +114,8 @@ def run(app: ASGIApp, service: Service | Relay, host: str, port: int, begun: Beg
     Raises RequestError for an address that cannot be had, and the failure of the service.
     """
     listening = listen(host, port)
-    warnings.filterwarnings("ignore", module=r"PIL|redraft\.images")  # one image can make 65,000 of them, which Python would keep
+    # One image can make 65,000 of them, which Python would keep.
+    warnings.filterwarnings("ignore", module=r"PIL|redraft\.images")
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
         app,
