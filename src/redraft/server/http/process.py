@@ -114,8 +114,7 @@ def run(app: ASGIApp, service: Service | Relay, host: str, port: int, begun: Beg
     Raises RequestError for an address that cannot be had, and the failure of the service.
     """
     listening = listen(host, port)
-    # One image can make 65,000 of them, which Python would keep.
-    warnings.filterwarnings("ignore", module=r"PIL|redraft\.images")
+    warnings.filterwarnings("ignore", module=r"PIL|redraft\.images")  # one image can make 65,000, which Python keeps
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
         app,
