@@ -52,18 +52,19 @@ def save_model(
     *,
     generation: GenerationConfig,
     vision: WeightSource | Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
     max_shard_bytes: int = _SHARD_BYTES,
 ) -> None:
     """Write the weights, config.json, generation_config.json and redraft.json into `folder`, replacing these files.
 
     `vision` has the vision tensors, stored unchanged; without it the config has no vision tower, and transformers,
-    which requires one, would start it from random numbers. Weights above `max_shard_bytes` are split over several
-    files. Other files in `folder` stay.
+    which requires one, would start it from random numbers. `dtype` is the dtype of the text tensors (None: the
+    model's). Weights above `max_shard_bytes` are split over several files. Other files in `folder` stay.
 
     Raises WeightsError for a model that is not plain, holds NaN or infinity, or a `folder` that is a file; RunError if
     writing fails.
     """
-    dtype = model.dtype
+    dtype = dtype or model.dtype
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     if max_shard_bytes < 1:
