@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +31,7 @@ from redraft.server.openai.batch import answer as answer_row
 MOST_HELD_BYTES = 2**26  # of rows under way together
 MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_IMAGES = 64  # of a row
-MOST_IMAGE_BYTES = int(BOUNDS["image"].most) * 3 // 4 - 100
-"""Of an image, whose data is written as a URL."""
+MOST_IMAGE_BYTES = int(BOUNDS["image"].most) * 3 // 4 - 100  # of an image, whose data is written as a URL
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
 ELSEWHERE, MOST_FAILING = "elsewhere", 20
@@ -180,7 +179,7 @@ def with_images(row: bytes, folder: Path) -> bytes:
             raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
         if len(files) > MOST_IMAGES:
             raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
-        if (size := _image_bytes(row, folder)) > MOST_HELD_BYTES:
+        if (size := _bytes_of(files, folder)) > MOST_HELD_BYTES:
             raise ApiError(400, f"image names {size} bytes of files; at most {MOST_HELD_BYTES}", param="image")
         if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
             raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
@@ -198,10 +197,17 @@ def _image_bytes(row: bytes, folder: Path) -> int:
     """Bytes of the files that a row names as its images; 0 for one that is refused anyway."""
     if b'"image"' not in row:
         return 0
-    with suppress(ValueError, RecursionError, AttributeError, TypeError, OSError, RequestError):
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):
         found = read_json(row)
         given = found.get("body", found).get("image") or []
-        return sum(named_from(folder, one).stat().st_size for one in ([given] if isinstance(given, str) else given))
+        return _bytes_of([given] if isinstance(given, str) else given, folder)
+    return 0
+
+
+def _bytes_of(files: Sequence[str], folder: Path) -> int:
+    """Bytes of files together; 0 where one is refused anyway."""
+    with suppress(OSError, TypeError, RequestError):
+        return sum(named_from(folder, one).stat().st_size for one in files)
     return 0
 
 

@@ -73,8 +73,12 @@ class Record:
     @property
     def text(self) -> str:
         """The members that are shown, as JSON on one line."""
-        members = ((self._as_shown(one.name), one.json) for one in self.shown.values())
-        return "{" + ",".join(f"{quoted(name)}:{value}" for name, value in members) + "}"
+        return "{" + ",".join(f"{key}:{value}" for key, value in self._members.items()) + "}"
+
+    @property
+    def _members(self) -> dict[str, str]:
+        """Their keys, as they are shown, and their values, both as JSON."""
+        return {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
 
     def asked(self, instruction: str) -> str:
         """An instruction in the words that a model of records was taught."""
@@ -131,7 +135,7 @@ class Record:
     def left_out(self, asked: str, answer: str) -> tuple[str, ...]:
         """The keys that an instruction speaks of, and that the answer has as they were, and in quotes the parts of it
         that nothing comes of."""
-        members = {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
+        members = self._members
         said = said_of(members, spread(members, asked))
         over = {i: words_of(" ".join(above(self.lines, i))) for i in self.shown}
         at = {
@@ -154,8 +158,7 @@ class Record:
     def guesses(self, asked: str, answer: str) -> tuple[str, ...]:
         """The keys whose values, or whose being there at all, the answer has from a model and not from a clause that
         is certain."""
-        members = {quoted(self._as_shown(one.name)): one.json for one in self.shown.values()}
-        said, found, was = said_of(members, spread(members, asked)), loads(answer), loads(self.text)
+        said, found, was = said_of(self._members, spread(self._members, asked)), loads(answer), loads(self.text)
         certain = {*said.values, *said.removals, *said.renames, *said.new, *said.renames.values()}
         changed = [name for name in {**was, **found} if was.get(name, was) != found.get(name, was)]
         names = {self._as_shown(one.name): one.name for one in self.shown.values()}
