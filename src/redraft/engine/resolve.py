@@ -168,7 +168,11 @@ def _pinned_reach(options: Options, max_tokens: int, width: int, config: Checkpo
         raise RequestError(
             f"min_tokens is {options.min_tokens} and an end token is pinned at position {reach}; lower min_tokens"
         )
-    return min(reach, max_tokens)
+    if reach > max_tokens:
+        raise RequestError(
+            f"max_tokens is {max_tokens} and a token is pinned at position {reach - 1}; raise max_tokens"
+        )
+    return reach
 
 
 def _check_limits(options: Options, max_tokens: int, width: int, model: ModelConfig) -> None:

@@ -49,6 +49,7 @@ from redraft.operations.variants import mean
 KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 ROOM = 48
+MARK = "\ufeff"  # of byte order, in front of a file
 """Tokens by which a rewritten span may grow if nothing else is said."""
 NO_RECORD = (
     "the lines are no keys and values, nor one record, which is all that this model can edit by an instruction;"
@@ -181,7 +182,7 @@ def _lines_alone(shown: list[str]) -> list[str]:
     """The span without what is around it, if it is whole lines of a text that is no JSON document by itself: more than
     one record is nothing that a model of single records was taught."""
     above, below = shown[0].rpartition("\n")[2], shown[2].partition("\n")[0]
-    if above.strip("\ufeff \t") or below.strip() or is_of("JSON", "".join(shown)):
+    if above.strip(f"{MARK} \t") or below.strip() or is_of("JSON", "".join(shown)):
         return shown
     return ["", shown[1], ""]
 
@@ -268,10 +269,14 @@ def _in_lines(
 ) -> _Span | None:
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
     are settings of another kind; None if the span is a part of a line. Raises RequestError for other lines."""
+    if shown[1].startswith(MARK):
+        one = _in_lines(engine, [shown[0], shown[1][1:], shown[2]], instruction, room, left)
+        return None if one is None else one._replace(text=MARK + one.text)
+    shown = [shown[0].removeprefix(MARK), *shown[1:]]
     lead = shown[0].rpartition("\n")[2]
     before = shown[0][: len(shown[0]) - len(lead)]
     ends = not shown[2].partition("\n")[0].strip()
-    if not ends or lead.strip("\ufeff \t"):
+    if not ends or lead.strip(" \t"):
         return None
     if len(parts := turns_of(lead + shown[1], instruction)) > 1:
         whole = _Span(shown[1], 0, 0, False)

@@ -79,8 +79,8 @@ async def canvas(request: Request, body: CanvasBody) -> Response | Json:
     service = service_of(request)
     given = [name for name in ("messages", "prompt", "segments") if getattr(body, name) is not None]
     if len(given) != 1:
-        said = " and ".join(given) or "nothing to work on"
-        raise ApiError(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
+        said = f"{' and '.join(given)} were sent" if given else "there is nothing to work on"
+        raise ApiError(400, f"{said}; send one of messages, prompt and segments", param=given[-1] if given else None)
     if body.segments is not None:
         return await _document(service, request, body)
     work = await service.on_thread(request, _prepare, service, body)

@@ -54,18 +54,25 @@ class Segment(Body):
 def complete(
     engine: Engine, segments: Sequence[Segment], *, max_tokens: int | None, options: Options
 ) -> dict[str, Any]:
-    """The document with holes filled, or its span revised. `max_tokens` is for holes that have none.
+    """The document with holes filled, or its span revised. `max_tokens` bounds each hole.
 
-    Raises ApiError and RequestError.
+    Raises ApiError, also for a hole that asks for more, and RequestError.
     """
     for i, segment in enumerate(segments):
         if len(segment.model_fields_set) != 1:
             raise ApiError(400, f"segment {i} must hold one of text, hole and revise", param=f"segments.{i}")
+        own = segment.hole and (segment.hole.width or segment.hole.max_tokens)
+        if own and max_tokens is not None and own > max_tokens:
+            message = f"max_tokens is {max_tokens} and segments.{i}.hole asks for {own}; raise it, or leave it out"
+            raise ApiError(400, message, param="max_tokens")
     revised = [i for i, segment in enumerate(segments) if segment.revise is not None]
     holes = any(segment.hole is not None for segment in segments)
     if len(revised) + holes != 1:
         raise ApiError(400, "segments must have holes, or one revision, and not both", param="segments")
     options = replace(options, max_tokens=None)
+    if revised and max_tokens is not None:
+        message = "max_tokens was sent with a revision, whose length slack bounds; leave it out"
+        raise ApiError(400, message, param="max_tokens")
     if revised:
         return _revised(engine, segments, revised[0], options)
     return _filled(engine, segments, max_tokens, options)

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import re
 from calendar import month_name, monthrange
+from collections.abc import Sequence
+from datetime import date, timedelta
 from functools import cache
+from itertools import pairwise
 
+from redraft.constraints.compile.zones import OFFSET, OFFSET_SAID, is_zone_said, with_offsets
 from redraft.numerals import spelled
 
 LARGEST_SPELLED, MOST_MOMENTS = 999, 50
@@ -32,7 +36,7 @@ _SLASHED = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?!\d)", re.ASCII)
 _COUNTED = (
     "hours|hrs|h|uhr|people|visitors|units|fans|guests|euros|dollars|items|pieces|copies|boxes|members|users|students"
 )
-_DAY, _YEAR = r"(\d{1,2})(?:st|nd|rd|th)?", rf"(?:,? ((?:19|2[01])\d\d)(?![\d:]| (?:{_COUNTED})\b))?"
+_DAY, _YEAR = r"(\d{1,2})(?:st|nd|rd|th)?", rf"(?:,? ((?:19|2[01])\d\d)(?!\d|:\d| (?:{_COUNTED})\b))?"
 _DAY_FIRST = re.compile(rf"(?<![\d:.,/-]){_DAY}\.? (?:of )?({_NAME})\b\.?{_YEAR}", re.ASCII | re.I)
 _MONTH_FIRST = re.compile(rf"\b({_NAME})\.? {_DAY}(?![\d:]|\.\d){_YEAR}", re.ASCII | re.I)
 _ABROAD = (
@@ -56,8 +60,15 @@ _NO_DAYS = (
 )
 """Behind "first" or "next" these are no days."""
 _MAY_DO = "(?:not|also|only|still) \\w+|apply|arrive|be|call|change|come|contact|differ|have|need|take|vary"
+_FIGURES = (
+    r"(?<![\d./-])(?:(?:0?\d|1[0-2])[./-](?:[0-2]?\d|3[01])|(?:[0-2]?\d|3[01])[./-](?:0?\d|1[0-2]))(?![\d/-]|\.\d)"
+    r"|\d[./-]\d+[./-]\d"
+)
+"""What may be a day and its month."""
+_RATE = re.compile(r"(?:\b(?:per|each)|(?:\d|\bhours?|times?|once|twice) an?) (?:day|week|month|year)\b", re.I)
+"""What comes so often, and is no day."""
 _UNREAD_DATE = re.compile(
-    rf"(?<!\d)(?:19|20)\d\d(?!\d)|{_READ},? \d{{4}}(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |\d[./-]\d"
+    rf"(?<!\d)(?:19|20)\d\d(?!\d)|{_READ},? \d{{4}}(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |{_FIGURES}"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
     r"|\byears? (?:from|after|before)\b"
@@ -71,11 +82,11 @@ _UNREAD_DATE = re.compile(
     re.I,
 )
 """What may be a date that nothing here reads."""
-_OFFSET = re.compile(r"((?:T\d\d|:\d\d):\d\d(?:\.\d+)?|\b\d\d?:\d\d(?=\+))([+-]\d\d:\d\d)(?![\d:])", re.ASCII)
 _TIMED = re.compile(
     r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?\s?m\b\.?)?", re.ASCII | re.I
 )
 _HOUR = re.compile(r"(?<![\d.,])\d{1,2}\s?(?:[ap]\.?\s?m\b|o'clock)", re.ASCII | re.I)
+_HALF = re.compile(r"(?<![\w.:/-])(\d{1,2})(?:\.([0-5]\d))?\s?([ap])\.?\s?m\b\.?", re.ASCII | re.I)
 _HOURS = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|ein[sn]?|zwei|drei|vier|fünf|sechs|sieben|acht|neun"
     "|zehn|elf|zwölf|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze|douze|dos|tres|cuatro|cinco|seis|siete|ocho|nueve"
@@ -86,7 +97,7 @@ _PARTS_OF_DAY = (
 )
 _UNREAD_TIME = re.compile(
     r"\b(?:at|around|about|by|from|between|until|till|before|after|since|um|gegen|ab|bis|von|à|las|alle|dalle|om|kl)"
-    r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|[-–])|\d[h.]\d\d(?!\d)"
+    r" \d|(?<![\w.:/-])\d{1,2} ?(?:h\b|uhr|hours?\b|hrs?\b|to\b|and\b|or\b|[-–&])|\d[h.]\d\d(?!\d)"
     r"|(?<!\d)(?:[01]\d|2[0-3])[0-5]\d(?!\d)"
     r"|\b[ap]\.?\s?m\b|\d[ap]\.?m\b|(?<![\w.:/-])\d{1,2}(?=\s*(?:[,;.!?]|$))|clock"
     rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d"
@@ -100,7 +111,9 @@ _DECIMAL = re.compile(
     r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-]| ?(?i:uhr|h|[ap]\.?m)\b)"
     r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
 )
-_MEASURED = re.compile(r"(?<![\w.,:/-])\d+[.,]\d+ ?(?:kg|g|t|km|cm|mm|m|l|ml|lbs?|oz|°[CF]?|[kMGT]i?B|%)(?!\w)")
+_MEASURED = re.compile(
+    r"(?<![\w.,:/-])\d+[.,]\d+ ?(?:kg|g|t|km|cm|mm|m|l|ml|lbs?|oz|°[CF]?|[kMGT]i?B|%|hours|points|stars|percent)(?!\w)"
+)
 _AHEAD = (
     "at|around|about|by|from|to|between|until|till|before|after|since|on|due|starts?|begins?|ends?|opens?|closes?"
     "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
@@ -116,20 +129,18 @@ _NUMBERED = re.compile(
 """What has a number of its own, which is no hour."""
 _YEAR_SAID = re.compile(r"(?<!\d)(?:19|2[01])\d\d(?!\d)")
 _OTHER_YEAR = re.compile(r"(?<!\d)(?:1[0-8]|2[2-9]|[3-9]\d)\d\d(?!\d)")
-_ZONE_NAMED = re.compile(
-    r"\b(?:(?:UTC|GMT) ?[+-]\d|[ECMP][SD]?T\b|A[KE][SD]T\b|HST\b|[BIJKN]ST\b|WES?T\b|CES?T\b|EES?T\b|MES?Z\b"
-    r"|AC[SD]T\b|AWST\b|MSK\b|SGT\b|HKT\b|NZ[SD]T\b|BRT\b|SAST\b|[A-Z][a-z]+ (?:[Ss]tandard |[Dd]aylight )?[Tt]ime\b)"
-    r"|(?i:\b(?:time ?zone|eastern|pacific|local time|time in)\b)"
+_YEARS_COUNTED = re.compile(
+    r"\b(?:years?|yrs?|decades?|century|months|anniversary|birthday|jahre?n?|monaten?|ans?|mois|años?|meses|anni|jaar)\b"
+    rf"|\d[./-]\d+[./-]\d\d(?!\d)|(?:['’]|{_READ},? )\d\d(?![\d:])",
+    re.I,
 )
-_OFFSET_SAID = re.compile(r"[+-]\d\d?(?::?\d\d)?(?!\d)")
-"""A zone, or what may be an offset."""
+_MINUTES_COUNTED = re.compile(r"\b(?:mins?|minut\w*)\b|\d ?(?:min|m|['′])(?![a-z])", re.I)
+_HOURS_COUNTED = re.compile(r"\d\d ?(?:h|hrs?|hours?|stunden?|heures?|horas?|ore|uur)\b", re.I)
+"""What a text has that may say another year than it has, another minute, or another day."""
 _NO_MIDNIGHT = re.compile(
     r"\b(?:sunset|sunrise|dawn|dusk|daybreak|tea ?time|lunch\w*|breakfast|dinner|supper|bedtime|mittagessen"
     r"|abendessen)\b",
     re.I,
-)
-_UNREAD_ZONE = re.compile(
-    r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
 )
 _SHIFTED = re.compile(
     r"\b(?:min(?:ute)?s?|hours?|minuten|stunden?) (?:before|after|past|to|vor|nach) \d{1,2}:\d\d", re.I
@@ -169,21 +180,21 @@ def clock_is_said(hour: int, minute: int, second: int, text: str) -> bool:
 def dates_of(text: str) -> list[str]:
     """The dates of a text; none if it has something that may be a date and is not read."""
     found, rest = _dates(_without_amounts(text))
-    return [] if _UNREAD_DATE.search(_MONEY.sub(" ", _TIMED.sub(" ", rest))) else _few(found)
+    return [] if _may_have_date(rest) else _few(found)
 
 
 def has_date(text: str) -> bool:
     """Whether a text may state a date, in any way."""
     found, rest = _dates(_without_amounts(text))
-    return bool(found) or bool(_UNREAD_DATE.search(_MONEY.sub(" ", _TIMED.sub(" ", rest))))
+    return bool(found) or _may_have_date(rest)
 
 
 def clocks_of(text: str) -> list[str]:
     """The times of day of a text, as 09:30 or 09:30:15; none if it has something that may be a time and is not read.
     Of 9:30 alone either half of the day, unless another time, or a date as ISO has it, shows its clock to have 24
     hours."""
-    is_iso, text = bool(DATE.search(text)), _OFFSET.sub(r"\1", _dates(_without_amounts(text))[1])
-    text = _NUMBERED.sub(" ", text)  # dock 4 is no hour
+    is_iso, text = bool(DATE.search(text)), OFFSET.sub(r"\1", _dates(_without_amounts(text))[1])
+    text = _with_minutes(_NUMBERED.sub(" ", text))  # dock 4 is no hour
     times, found, halves = _TIMED.findall(text), set[str](), set[bool]()
     is_of_24 = is_iso or any(hour[0] == "0" or int(hour) > 12 or second for hour, _, second, _ in times)
     for hour, minute, second, half in times:
@@ -201,23 +212,21 @@ def clocks_of(text: str) -> list[str]:
 def moments_of(text: str, *, dated: bool) -> list[str]:
     """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
     behind each of its dates, and midnight where it has no number but these."""
-    whole, text = text, _without_amounts(text)
+    text = whole = with_offsets(_with_minutes(text))
+    text = _without_amounts(text)
     if is_zone_said(text) or re.search(r":\d\d\.\d", text):
         return []
-    offsets = [found[2] for found in _OFFSET.finditer(text)]
-    if len({*offsets}) > 1 or (offsets and len(offsets) < len(_TIMED.findall(_OFFSET.sub(r"\1", text)))):
+    offsets = [found[2] for found in OFFSET.finditer(text)]
+    if len({*offsets}) > 1 or (offsets and len(offsets) < len(_TIMED.findall(OFFSET.sub(r"\1", text)))):
         return []
     clocks, rest = clocks_of(text), _dates(whole)[1]
     if dated and not clocks and not (re.search(r"\d", rest) or _UNREAD_TIME.search(rest) or _NO_MIDNIGHT.search(rest)):
         clocks = ["00:00"]
     days = [f"{day}T" for day in dates_of(text)] if dated else [""]
     times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
-    return _few({f"{day}{time}{zone}" for day in days for time in times for zone in offsets[:1] or ["Z"]})
-
-
-def is_zone_said(text: str) -> bool:
-    """Whether a text may say a zone that is no offset behind a time."""
-    return bool(_ZONE_NAMED.search(text) or _UNREAD_ZONE.search(_OFFSET.sub(r"\1", text)))
+    late = times and max(times) >= "18"  # what is over before nine then may be over on the next day
+    days_of = {time: days + [_beside(day, 1) for day in days if late and dated and time < "09"] for time in times}
+    return _few({f"{day}{time}{zone}" for time in times for day in days_of[time] for zone in offsets[:1] or ["Z"]})
 
 
 def is_shifted(hour: int, text: str) -> bool:
@@ -226,16 +235,32 @@ def is_shifted(hour: int, text: str) -> bool:
 
 
 def bound_of(text: str, form: str) -> str | None:
-    """The pattern of all that may be a date or a time of a format where a text's own are not all read: in a year of
-    these centuries if the text has one and no other, and in UTC if it says no zone. None where anything may be."""
+    """The pattern of all that may be a date or a time of a format where a text's own are not all read. None where
+    anything may be.
+
+    The year is one that the text has, or beside it, unless it may say another; the day one of its dates, or beside, if
+    these are read. Minutes stand in the text or end in 0 or 5, unless it counts some; the zone is UTC if it says none.
+    """
     found, rest = _dates(text)
-    is_near = bool(_YEAR_SAID.search(" ".join(sorted(found)) + rest)) and not _OTHER_YEAR.search(rest)
-    day = r"(?:19|2[01])\d\d-\d\d-\d\d" if is_near else r"\d{4}-\d\d-\d\d"
+    years = {int(year) for year in _YEAR_SAID.findall(" ".join(sorted(found)) + rest)}
+    is_near = bool(years) and not _OTHER_YEAR.search(rest)
+    year = r"(?:19|2[01])\d\d" if is_near else r"\d{4}"
+    if found and is_near and not _YEARS_COUNTED.search(rest):
+        year = "|".join(sorted({f"{one + more}" for one in years for more in (-1, 0, 1)}))
     if form == "date":
-        return day if is_near else None
-    zone = r"(?:Z|[+-]\d\d:\d\d)" if is_zone_said(text) or _OFFSET_SAID.search(rest) else "Z"
-    clock = rf"\d\d:\d\d:\d\d(?:\.\d+)?{zone}"
-    return f"{day}T{clock}" if form == "date-time" else clock if form == "time" else None
+        return rf"(?:{year})-\d\d-\d\d" if is_near else None
+    is_abroad = is_zone_said(text) or bool(OFFSET_SAID.search(rest))
+    read = [] if _HOURS_COUNTED.search(text) else dates_of(text)
+    days = {_beside(f"{day}T", more)[:-1] for day in read for more in (-is_abroad, 0, 1)}
+    day = "|".join(sorted(days)) if days else rf"(?:{year})-\d\d-\d\d"
+    words = words_of(text).split()
+    in_words = any({*both} <= number_words() for both in pairwise(words))
+    minutes = {f"{five:02}" for five in range(0, 60, 5)} | {*re.findall(r"(?=([0-5]\d))", text, re.ASCII)}
+    minute = r"\d\d" if in_words or _MINUTES_COUNTED.search(text) else "|".join(sorted(minutes))
+    second = r"\d\d(?:\.\d+)?" if TIME_OF_SECONDS.search(text) or "sec" in text.lower() else "00"
+    zone = r"(?:Z|[+-]\d\d:(?:[03]0|[14]5))" if is_abroad else "Z"
+    clock = rf"\d\d:(?:{minute}):{second}{zone}"
+    return f"(?:{day})T{clock}" if form == "date-time" else clock if form == "time" else None
 
 
 def without_moments(text: str) -> str:
@@ -284,9 +309,28 @@ def _dates(text: str) -> tuple[set[str], str]:
     text = _IN_FIGURES.sub(in_figures, DATE.sub(iso, text))
     text = _DAY_FIRST.sub(lambda match: named(match[1], match[2], match[3]), text)
     text = _MONTH_FIRST.sub(lambda match: named(match[2], match[1], match[3]), text)
-    years = {each for year, _, _ in found for each in (year, year + 1)}
-    found |= {(year, month, day) for year in years for month, day in undated} if len(years) <= MOST_MOMENTS else set()
+    if len(found) <= MOST_MOMENTS:
+        found |= {(year, *day) for year, *dated in found for day in undated for year in _years_of(day, year, dated)}
     return {f"{year:04}-{month:02}-{day:02}" for year, month, day in found if _is_date(year, month, day)}, text
+
+
+def _may_have_date(rest: str) -> bool:
+    """Whether a text whose dates are taken out may have another one."""
+    return bool(_UNREAD_DATE.search(_RATE.sub(" ", _MONEY.sub(" ", _TIMED.sub(" ", _with_minutes(rest))))))
+
+
+def _with_minutes(text: str) -> str:
+    """A text with minutes and a colon in its hours: 2:00 pm for 2 pm, 2:30 pm for 2.30 p.m., and 12:00 pm for noon."""
+    text = _HALF.sub(lambda found: f"{found[1]}:{found[2] or '00'} {found[3]}m", text)
+    return re.sub(r"\b(?:12 )?noon\b", "12:00 pm", text, flags=re.I)
+
+
+def _beside(day: str, more: int) -> str:
+    """The day so many days behind one, which is written as `2026-05-12T`."""
+    try:
+        return f"{date.fromisoformat(day[:-1]) + timedelta(more)}T"
+    except OverflowError:  # it is the first one, or the last
+        return day
 
 
 def _without_amounts(text: str) -> str:
@@ -316,6 +360,11 @@ def _numbers(text: str) -> set[int]:
 
 def _named_months(text: str) -> set[int]:
     return {match.lastindex or 0 for match in _MONTH.finditer(text) if match[0] not in _VERBS}
+
+
+def _years_of(day: tuple[int, int], year: int, dated: Sequence[int]) -> Sequence[int]:
+    """The years that a month and day may be of beside a date that has one: 28 December to 3 January 2027."""
+    return (year, year + 1, *([year - 1] if day > tuple(dated) else []))
 
 
 def _is_date(year: int, month: int, day: int) -> bool:

@@ -21,11 +21,11 @@ from redraft.constraints.compile.moments import (
     date_is_said,
     is_shifted,
     is_spelled,
-    is_zone_said,
     number_words,
     without_moments,
     words_of,
 )
+from redraft.constraints.compile.zones import is_zone_said
 from redraft.numerals import spelled
 from redraft.pointers import at_step
 

@@ -85,7 +85,7 @@ def _refusal(request: Request, error: Exception) -> ApiError:
             return NO_JSON
         case HTTPException():
             message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
-            return ApiError(error.status_code, message, code="not_found")
+            return ApiError(error.status_code, message, code="not_found" if error.status_code == 404 else None)
     return refusal_of(error)
 
 

@@ -41,7 +41,9 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine, and reports (elements placed, elements in all)."""
 
 POLL_SEC, LAST_SEC = 0.05, 3.0
-_M_ARENA_MAX = -8  # of glibc's malloc.h
+_MALLOC = {"MALLOC_ARENA_MAX": (-8, 2), "MALLOC_MMAP_THRESHOLD_": (-3, 4 * 2**20)}
+"""Settings of glibc by their variables: their numbers in malloc.h, and values. Blocks from 4 MiB on lie by themselves:
+in a heap they leave holes, whose pages go back to the system but for the pieces of small ones between them."""
 TRIM_SEC = 5.0
 """How often memory that is not used any more goes back to the system."""
 SWITCH_SEC = 0.0001
@@ -85,12 +87,13 @@ def serve(
 
 
 def mind_memory() -> None:
-    """Let glibc's threads share two heaps, unless MALLOC_ARENA_MAX says otherwise, and give back what is free now and
-    then. It would give each thread a heap of its own, up to eight a core, and what requests need for a moment tears
-    holes into all of them: a sixth of the memory of a server under load."""
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+    """Let glibc's threads share two heaps, put large blocks beside them, and give back what is free, unless
+    the environment says otherwise. It would give each thread a heap of its own, up to eight a core, and what requests
+    need for a moment tears holes into all of them: a sixth of the memory of a server under load."""
+    for variable, (number, value) in _MALLOC.items():
+        if variable not in os.environ:
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).mallopt(number, value)
     threading.Thread(target=_keep_trimming, daemon=True).start()
 
 

@@ -58,7 +58,7 @@ async def chat(request: Request, body: Chat) -> Response | Json:
 def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Work:
     """The requests of a conversation, and all that can be refused before they run. Images come by the server's fetcher,
     or by one of the caller's that has some already."""
-    builder = RequestBuilder(service, body)
+    builder = RequestBuilder(service, body, is_chat=True)
     text, options = builder.engine.text, _options(builder, body)
     predicted: tuple[int, ...] = ()
     if body.prediction is not None:

@@ -21,6 +21,8 @@ from redraft.server.openai.fields import Sampling
 
 GREEDY = 1e-3
 """top_p up to which the likeliest token alone is left."""
+OF_CHAT = ("ask_fields", "verbatim", "read_back")
+"""Options of a canvas that only chat has."""
 OWN = ("logprobs", "read_prompt")  # which endpoints spell in ways of their own
 SENT = {one.name: one.http.split(".") for one in option_table() if one.http and one.name not in OWN}
 """Options that every endpoint takes, and where a body has them."""
@@ -29,12 +31,17 @@ SENT = {one.name: one.http.split(".") for one in option_table() if one.http and 
 class RequestBuilder:
     """Builds what the engine runs for one body. Everything that can be refused is refused here, before it runs."""
 
-    def __init__(self, service: Service, body: Sampling) -> None:
-        """Raises ApiError for a model that is not here, and for options of a stream without one."""
+    def __init__(self, service: Service, body: Sampling, *, is_chat: bool = False) -> None:
+        """Raises ApiError for a model that is not here, for options of a stream without one, and for those of a chat
+        elsewhere."""
         service.check_name(body.model)
         self.engine, self.settings, self.body = service.engine, service.settings, body
         if body.canvas is not None and body.canvas.stream and not body.stream:
             raise unsupported("canvas.stream", "canvas.stream adds steps to a stream; set stream to true")
+        asked = () if is_chat else [name for name in OF_CHAT if getattr(body.canvas, name, None)]
+        for name in asked:
+            message = f"canvas.{name} is of /v1/chat/completions and /v1/responses with a schema; leave it out"
+            raise unsupported(f"canvas.{name}", message)
         if body.stream_options is not None and not body.stream:
             raise unsupported("stream_options", "stream_options describes a stream; set stream to true")
 
