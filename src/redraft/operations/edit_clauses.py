@@ -19,6 +19,7 @@ from typing import NamedTuple
 from redraft.operations.edit_member import CUTS, hidden, quoted, shared, words_of
 from redraft.operations.edit_names import (
     ASKING,
+    NOUNS,
     OPPOSITES,
     PLAIN_WORDS,
     SWITCHES,
@@ -27,18 +28,23 @@ from redraft.operations.edit_names import (
     named_by,
     words_named,
 )
-from redraft.operations.edit_values import plain_of, stated
+from redraft.operations.edit_parts import assigned, is_exchange, replaced
+from redraft.operations.edit_values import asking, plain_of, stated
 
 _QUOTE = r"""(?:\\?["'`“”])?"""
-_NOUN = r"(?: (?:field|key|line|entry|setting|variable|option|member|property|script|flag|version))?"
+_NOUN = rf"(?: (?:{NOUNS}|version))?"
 _OF = r"(?:value of )?(?:(?!key )[\w-]+(?:['’]s)? )?"
-_TO = r"(?: (?:over |back )?to:? (?:be )?|\s?(?:=>?|:=|->|→)\s?|: | as | equal to )"
+_TO = (
+    r"(?: (?:over |back )?to:? (?:be )?|\s?(?:=>?|:=|->|→)\s?|: | equal to "
+    r"| as (?!(?:well|before|usual|always|is|it|they|long|soon|needed|\w+ed)\b))"
+)
 _SETTING = (
     rf"{ASKING}(?:(?:set|change|update|edit|make|put|switch|bump|upgrade|downgrade|adjust|modify|raise|lower|increase"
-    rf"|decrease|point) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from .{{{{1,60}}}}?| {{1}})?{_TO}"
+    rf"|decrease|point) (?:the )?{_OF}|the {_OF})?{{0}}{_NOUN}(?: from (?P<was>.{{{{1,60}}}}?)| {{1}})?{_TO}"
     rf"|{ASKING}(?:use|make) (?:the )?{{0}} (?=\S+(?:$| instead ))"
     rf"|{ASKING}(?:the )?{_OF}{{0}}{_NOUN} (?:(?:should|must|shall|needs to|has to) (?:now )?"
-    r"(?:be (?:set to |changed to )?|say |read |run |use )|goes to |becomes |is now (?:set to )?)"
+    r"(?:be (?:(?:set|changed|increased|decreased|raised|lowered|reduced|bumped|updated|moved) to "
+    r"|(?:turned|switched) (?=o(?:n|ff)\b))?|say |read |run |use )|goes to |becomes |is now (?:set to )?)"
     r"(?!not |called |named )"
     rf"|{ASKING}(?:make|have|let) (?:the )?{_OF}{{0}}{_NOUN} (?:run|say|be|read|use) "
     r"(?!not |called |named |renamed |as |left |kept )"
@@ -46,13 +52,16 @@ _SETTING = (
 """What a clause that gives a key with a value another one begins with."""
 _ALSO = rf"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)(?:the )?[\w-]+(?:['’]s)? {{0}}{_TO}"
 """Such a clause behind another one, as in "and server port to 80"."""
-_TERSE = rf"{ASKING}(?:the )?{{0}} (?=[^\s,;]+(?:[.!]?$|[,;]\s| and ))"
+_TERSE = (
+    rf"{ASKING}(?:the )?{{0}} (?!(?:too|also|likewise|as|either|instead|alone|same)\b)"
+    r"(?=[^\s,;]+(?:[.!]?$|[,;]\s| and ))"
+)
 """How a clause begins that is a key and a word, its value."""
 _REMOVES = ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
-_REMOVED = rf"(?:also )?(?:of )?(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
+_REMOVED = rf"(?:(?:also|then) )?(?:of )?(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
 _RENAMES, _RENAMED = ASKING + r"rename ", rf"(?:the )?{{0}}{_NOUN} (?:to|as|into) "
 _NAME = re.compile(r"""(?:\\?["'`])?([\w.-]*\w)(?:\\?["'`])?[.!]?$""")
-_ADDS = ASKING + r"add (?:an? |the )?(?:(?:[\w-]+ ){1,2}(?=[\w.-]+: \S))?"
+_ADDS = ASKING + rf"add (?:an? |the )?(?:(?:new |environment )?(?:{NOUNS}) (?:named |called )?(?=[\w.-]+: \S))?"
 _PAIR = r"([\w.-]+)(?:: | ?= ?)(?=\S)"
 _PLACES = re.compile(r"\s(?:to|after|before|below|above|if|in|under|for|instead|please|unless|when|at|from)\s", re.I)
 """Behind such a word stands where something goes, perhaps, and no value."""
@@ -64,6 +73,7 @@ _OTHER = re.compile(
 """How a clause begins that says something else, of a key that is none yet, perhaps."""
 _DOES = (
     rf"{ASKING}(?:enable|disable|keep|leave|clear|make|use|turn|switch|replace|increase|decrease|double|put|without|forget"
+    r"|bump|raise|lower|reduce"
     r"|empty|correct|call|take) .*?{0}"
 )
 """How a clause begins that does something else to a key."""
@@ -78,15 +88,6 @@ _SAYS = (
     r"|{0} (?:must|should) be)\b"
 )
 """How a sentence about a key begins, whatever stands before it."""
-_REPLACING = re.compile(
-    rf"{ASKING}(?:in (?:the )?(.+?),? )?(?:replace )?(.+?) (?:by|with) (.+?)(?: (?:in|for) (?:the )?(.+?))?[.!]?",
-    re.IGNORECASE,
-)
-"""What a clause that replaces a value, or a part of one, says."""
-_ASSIGNING = re.compile(
-    rf"{ASKING}(?:set|change|update|put|make) (?:the )?([A-Za-z_][\w.-]*) (?:from \S+ )?to ([^\s,;\"'&]+?)[.!]?",
-    re.IGNORECASE,
-)
 _APPENDING = r"\b(?:add|append)\b.* to "
 """What adds to what is there, and no member."""
 _IDLE = re.compile(
@@ -166,8 +167,17 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             unread.append(text)
             is_governed = bool(condition) and "," not in text.rstrip(" ,")
         elif one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
-            value, beside = stated(one.key, members[one.key], text[setting.end() :].translate(inside))
-            if value is None or stays(one.key, text) or _is_part(one.key, members[one.key], text, value, setting[0]):
+            is_described = not re.search(r"(?:(?<!goes) to(?: be)?|[=:>→]|as|say|read|run|use)\s*$", setting[0])
+            behind = text[setting.end() :].translate(inside)
+            value, beside = stated(one.key, members[one.key], behind, described=is_described)
+            was, old = (setting["was"] or "").strip("\"'`"), members[one.key].strip('"')
+            is_other = was.lower() not in old.lower() and old.lower() not in was.lower()
+            if (
+                value is None
+                or is_other
+                or stays(one.key, text)
+                or _is_part(one.key, members[one.key], text, value, setting[0])
+            ):
                 unread.append(text)
             else:
                 values[one.key] = value
@@ -180,15 +190,18 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             unread += [text] if value is None else [beside] if beside else []
         elif one.kind == "remove":
             removals.add(one.key)
+            form = f"(?:{_REMOVES})?" + _REMOVED.format(_QUOTE + named_by(one.key) + _QUOTE)
+            if (gone := re.match(form, text, re.IGNORECASE)) and (beside := asking(text[gone.end() :])):
+                unread.append(beside.translate(inside))
         elif one.kind == "rename":
             name = _new_name(one.key, text)
             renames |= {one.key: quoted(name)} if name else {}
             unread += [] if name else [text]
         elif one.kind == "add" and (pair := _pair(text)) and quoted(pair[0]) not in members:
             new[quoted(pair[0])] = plain_of(pair[1].translate(inside))
-        elif one.kind == "other" and (replaced := _replaced(members, text, inside) or _assigned(members, text, inside)):
-            values |= replaced
-        elif _means_nothing(one, text) or _is_exchange(members, text):
+        elif one.kind == "other" and (made := replaced(members, text, inside) or assigned(members, text, inside)):
+            values |= made
+        elif _means_nothing(one, text) or is_exchange(members, text):
             unread.append(text)
         elif not _LEAVES.match(text):
             rest.append(text)
@@ -215,49 +228,6 @@ def _means_nothing(one: _Clause, text: str) -> bool:
     """Whether nothing can be made of a clause: it asks, computes, forbids, or says a place or a condition."""
     is_add = one.kind == "add" and re.match(_ADDS + _PAIR, text, re.IGNORECASE)
     return one.kind == "set" or bool(_IDLE.match(text) or is_add)
-
-
-def _replaced(members: Mapping[str, str], instruction: str, inside: Mapping[int, str]) -> dict[str, str]:
-    """The value that a clause replaces, or replaces a part of, where there is one alone; `inside` are its quotes."""
-    found = _REPLACING.fullmatch(instruction.strip())
-    if found is None:
-        return {}
-    old, new = (found[group].translate(inside).strip("\"'`“”") for group in (2, 3))
-    place = found[1] or found[4]
-    part, changed = re.compile(rf"(?<![\w]){re.escape(old)}(?!\w)"), dict[str, str]()
-    for key, value in members.items():
-        if place and not any(one.end() == len(place) for one in mentions(key, place)):
-            continue
-        if value.startswith('"') and part.search(text := json.loads(value)):
-            into = stated(key, quoted(old), new).value or ""
-            is_whole = not into.startswith('"') or (text == old and new in ("null", "true", "false"))
-            changed[key] = (into or value) if is_whole else quoted(json.loads(into).join(part.split(text)))
-        elif value == old:
-            changed[key] = plain_of(new)
-    return changed if len(changed) == 1 else {}
-
-
-def _assigned(members: Mapping[str, str], text: str, inside: Mapping[int, str]) -> dict[str, str]:
-    """The value in which one alone has a `NAME=` that a clause sets, as in Environment="LEVEL=info" PORT=80."""
-    found = _ASSIGNING.fullmatch(text.strip())
-    if found is None or any(re.fullmatch(named_by(key), found[1], re.IGNORECASE) for key in members):
-        return {}
-    new = found[2].translate(inside).strip("\"'`“”")
-    if re.search(r"\s", new):  # which would be several
-        return {}
-    form = re.compile(rf"(?<![\w.-]){re.escape(found[1])}=[^\s\"';&,]+")
-    texts = {key: json.loads(value) for key, value in members.items() if value.startswith('"')}
-    changed = {key: form.sub(lambda _: f"{found[1]}={new}", old) for key, old in texts.items() if form.search(old)}
-    return {key: quoted(made) for key, made in changed.items()} if len(changed) == 1 else {}
-
-
-def _is_exchange(members: Mapping[str, str], text: str) -> bool:
-    """Whether a clause replaces a key, and no value: a name takes no number's or version's place."""
-    found = _REPLACING.fullmatch(text.strip())
-    if found is None:
-        return False
-    keys = [key for key in members if re.fullmatch(named_by(key), found[2].strip("\"'`"), re.IGNORECASE)]
-    return any(re.match(r'"?[\^~<>=v]*\d', members[key]) and not re.match(r"[\^~<>=v]*\d", found[3]) for key in keys)
 
 
 def _spoken_of(key: str, members: Mapping[str, str], rest: Sequence[str]) -> list[str]:
@@ -324,7 +294,9 @@ def _head(text: str, at: int, members: Mapping[str, str], last: _Clause, *, runs
     for key in ordered:
         named = _QUOTE + named_by(key) + _QUOTE
         for kind, verb, form in (("remove", _REMOVES, _REMOVED), ("rename", _RENAMES, _RENAMED)):
-            if begins(verb + form.format(named)) or (last.kind == kind and at and begins(form.format(named))):
+            is_pair = kind == "rename" and re.compile(verb, re.IGNORECASE).match(text, last.start)
+            goes_on = at and (last.kind == kind or is_pair)
+            if begins(verb + form.format(named)) or (goes_on and begins(form.format(named))):
                 return kind, key
         found = begins(_SETTING.format(named, _old(members[key])))
         is_also = found is None and last.kind == "set" and at > 0

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from redraft.operations.edit_member import shared, words_of
 
 ASKING = r"(?:(?:please|then|also|and|now|only|just|but|(?:can|could|would|will) you|i want to|let['’]s) )*"
+NOUNS = "field|key|line|entry|setting|variable|option|member|property|script|flag|label|header|parameter|dependency"
+"""What a key is called."""
 PLAIN_WORDS = words_of(
     "the a an my our your its their this that these both all any no new old current existing default actual"
     " overall main general of in for to on off and or then also please now just only with by as at is be from"

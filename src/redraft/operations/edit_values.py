@@ -19,15 +19,17 @@ from redraft.numerals import spelled
 from redraft.operations.edit_member import NUMBER, SHORT, quoted
 
 _SPELLED = {spelled(number): str(number) for number in range(101)}
-_SWITCHED = {"true": "true", "yes": "true", "on": "true", "enabled": "true"} | dict.fromkeys(
-    ("false", "no", "off", "disabled"), "false"
+_SWITCHED = dict.fromkeys(("true", "yes", "on", "enabled", "1"), "true") | dict.fromkeys(
+    ("false", "no", "off", "disabled", "0"), "false"
 )
 _EMPTY = re.compile(r"(?:an? )?(?:empty(?: string| text| value)?|nothing|blank)", re.IGNORECASE)
 _IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'])\3|“([^“”]+)”""")
 _SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
 _VAGUE = re.compile(
     r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
-    r"|it (?:is|was)|either|match (?:the|its)|(?:upper|lower)case|twice|half|double)\b"
+    r"|it (?:is|was)|either|match (?:the|its)|(?:upper|lower) ?case|twice|half|double|your (?:liking|choice|taste)"
+    r"|what (?:it|they|you|we)|the (?:name|value|length|number) of"
+    r"|(?:higher|lower|more|less|shorter|longer|bigger|smaller|better|nicer|next (?:minor|major|patch|version))$)\b"
 )
 """How begins what is none, but says how to find one."""
 _BESIDE = (
@@ -71,8 +73,32 @@ _BREAKS = re.compile(
     re.IGNORECASE,
 )
 """What begins behind a word that a value is, and does not belong to it."""
+_DONE = re.compile(
+    r"(?:turned|switched|bumped|increased|decreased|raised|lowered|reduced|doubled|halved|removed|deleted|dropped|renamed"
+    r"|changed|replaced|updated|reviewed|adjusted|fixed|checked|corrected|translated|shortened|capitali[sz]ed|moved|copied"
+    r"|swapped|reset|cleared|emptied|unset|unchanged|kept|left|added|quoted|(?:un)?commented|improved|re\w+ed|converted"
+    r"|rounded|sorted|gone|(?:much |a bit |slightly )?(?:more|less|shorter|longer|higher|lower|bigger|smaller|larger"
+    r"|better|nicer|faster|slower|newer|older|earlier|later)|(?:in )?(?:bold|capitals|upper ?case|lower ?case)|unique"
+    r"|correct|different|the same|configurable|conditional|optional|mandatory)\b",
+    re.IGNORECASE,
+)
+"""What describes what is to become of a value, and is none."""
+_NO_VALUE = re.compile(r"higher|lower|default|random|any|auto|max|min|same|previous|next|tbd|n/?a|unlimited", re.I)
+"""Words that say no number."""
 _OTHER_NUMBERS = re.compile(r"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)")
 """Numbers in another way: how they are to be written is open."""
+_FRAMED = tuple(
+    (re.compile(old), re.compile(new))
+    for old, new in (
+        (r"()-?\d[\d.,]*(\s?(?!m$)[^\W\d_]{1,9}|\s?%)", r"-?\d[\d.,]*"),  # 250 g, but not 500m of a processor
+        (r"((?:[\w.-]+(?::\d+)?/)*[A-Za-z][\w.-]*:)(?:v?\d[\w.-]*|latest)()", r"v?\d[\w.-]*|latest"),  # web:1.8.3
+        (r"(v)\d[\w.-]*()", r"\d[\w.-]*"),  # v1.0
+        (r"(https?://)[\w.-]+(?::\d+)?(/?)", r"(?:[\w-]+(?:\.[\w-]+)+|localhost)(?::\d+)?"),  # https://a.example
+        (r"()(?:[01]?\d|2[0-3]):[0-5]\d( [A-Z]{3,4})", r"\d{1,2}:\d\d"),  # 14:00 CET
+    )
+)
+"""Values of which a new one may say a part alone, and how it does; the rest stays."""
+_CLOCK, _DAY = re.compile(r"\d{1,2}:\d\d(?::\d\d)?"), re.compile(r"\d{4}-\d\d-\d\d")
 _UNITS = re.compile(r"\s?[%°€$£]|\s+(?:millisecond|second|minute|hour|day|week|month|year)s?(?!\w)", re.IGNORECASE)
 
 
@@ -89,16 +115,22 @@ class Stated(NamedTuple):
     beside: str = ""
 
 
-def stated(key: str, old: str, text: str) -> Stated:
-    """The value that a text states for a key which has an `old` one, both as JSON; the text is all behind the "to"."""
+def stated(key: str, old: str, text: str, *, described: bool = False) -> Stated:
+    """The value that a text states for a key which has an `old` one, both as JSON; the text is all behind the "to", or
+    says what it should be, as `described`: there a verb is what is to be done, and a number's or a switch's place gets
+    no other word."""
+    if described and _DONE.match(text.strip()):
+        return Stated(None)
     found = _stated(key, old, text)
+    if described and (found.value or "").startswith('"') and not old.startswith(('"', "null")):
+        return found if _IN_QUOTES.match(text.strip()) else Stated(None)
     return Stated(None) if _CONDITIONAL.match(found.beside) else found
 
 
 def _stated(key: str, old: str, text: str) -> Stated:
     said = text.strip()
     if inside := _IN_QUOTES.match(said):
-        return Stated(quoted(inside[2] or inside[4] or ""), _asking(said[inside.end() :]))
+        return Stated(quoted(inside[2] or inside[4] or ""), asking(said[inside.end() :]))
     if not said or _VAGUE.match(said) or _GOVERNED.search(said):
         return Stated(None)
     said = re.sub(r"(?<=[^\W\d_]{3})[!?]+$|(?<=\w)\?$|(?<=\S);$", "", said)
@@ -110,22 +142,27 @@ def _stated(key: str, old: str, text: str) -> Stated:
     is_switch, small = old in ("true", "false", "null"), word.lower()
     if _EMPTY.fullmatch(said):
         return Stated(None if old != "null" else '""')
-    found = (_SWITCHED.get(small) if is_switch else None) or ("null" if small in ("null", "none") else None)
+    money = re.match(r"[€$£](?=\d)", word)
+    word, small = (word[1:], small[1:]) if money and not is_switch else (word, small)
+    found = (_SWITCHED.get(small) if is_switch and (old != "null" or small not in "01") else None) or (
+        "null" if small in ("null", "none") else None
+    )
     if found is None and old not in ("true", "false"):
         found = _SPELLED.get(small) or (word if re.fullmatch(NUMBER, word) else None)
         unit = _UNITS.match(behind)
         if found and unit and _has_unit(key, unit[0].strip().lower()):
             percent = unit[0].strip() in "%°€$£"
-            return Stated(quoted(word + unit[0]) if percent else found, _asking(behind[unit.end() :]))
+            return Stated(quoted(word + unit[0]) if percent else found, asking(behind[unit.end() :]))
     if found is not None:
-        return Stated(found, _asking(behind)) if _ends(behind) else Stated(None)
+        return Stated(found, asking(behind)) if _ends(behind) else Stated(None)
     if old == "null":
         return _text("", said)
     if share := re.fullmatch(r"-?[\d.,]+\s?[%°€$£]", said):
-        return Stated(quoted(share[0]))
-    is_odd = bool(_OTHER_NUMBERS.fullmatch(word) or re.match(rf"{NUMBER}(?![\w.])", word))
-    may_be = _ends(behind) and (not is_odd or old in ("true", "false"))
-    return Stated(quoted(word), _asking(behind)) if may_be else Stated(None)
+        is_part = old.startswith("0.") and re.fullmatch(r"\d+(?:\.\d+)?%", said)
+        return Stated(f"{float(said[:-1]) / 100:g}" if is_part else quoted(share[0]))
+    is_odd = bool(re.match(r"\W*\d", word) or _NO_VALUE.fullmatch(word))
+    may_be = _ends(behind) and not is_odd
+    return Stated(quoted(word), asking(behind)) if may_be else Stated(None)
 
 
 def _has_unit(key: str, unit: str) -> bool:
@@ -140,6 +177,12 @@ def _text(old: str, said: str) -> Stated:
         return Stated('""')
     if said.lower() in ("true", "false", "null"):
         return Stated(said.lower())
+    if whole := _whole(old, said):
+        return Stated(quoted(whole))
+    if _DAY.fullmatch(old) or _CLOCK.fullmatch(old):  # another form of the same says it in a way that nothing reads
+        same = (_DAY if _DAY.fullmatch(old) else _CLOCK).match(said)
+        is_alike = same and len(same[0]) == len(old) and _ends(said[same.end() :])
+        return Stated(quoted(same[0]), asking(said[same.end() :])) if same and is_alike else Stated(None)
     if re.search(r"\s", old) or re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old):  # of words
         if _ORDERED.search(said):
             return Stated(None)
@@ -150,21 +193,28 @@ def _text(old: str, said: str) -> Stated:
     behind = said[word.end() :] if word else ""
     if word and behind and old.lower() in _SWITCHED:  # a word of its kind, or none that is clear
         is_one = word[0].lower() in _SWITCHED and _ends(behind)
-        return Stated(quoted(word[0]), _asking(behind)) if is_one else Stated(None)
+        return Stated(quoted(word[0]), asking(behind)) if is_one else Stated(None)
     if word and behind:
         if re.match(r",?\s+or\b", behind, re.IGNORECASE):
             return Stated(None)
         if sentence := re.fullmatch(r"(\S+[\w/])\.(\s+[A-Z].*)", said):
-            return Stated(quoted(sentence[1]), _asking(sentence[2]))
+            return Stated(quoted(sentence[1]), asking(sentence[2]))
         if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
-            return Stated(quoted(word[0]), _asking(behind))
+            return Stated(quoted(word[0]), asking(behind))
         if _CODE.search(word[0]) and _HARMLESS.fullmatch(behind):
             return Stated(quoted(word[0]))
-        if (_CODE.search(old) and _CODE.search(word[0])) or _TALK.search(said) or _ORDERED.search(said):
+        is_code = _CODE.search(word[0]) if _CODE.search(old) else re.search(r"\w[./:@]+\w", word[0])
+        if is_code or _TALK.search(said) or _ORDERED.search(said):
             return Stated(None)
         while beside := _BESIDE_WORDS.search(said):
             said = said[: beside.start()]
     return Stated(quoted(said))
+
+
+def _whole(old: str, said: str) -> str:
+    """A value of which an instruction says a part alone, with the rest of the old one; empty if it does not."""
+    found = next((match for form, new in _FRAMED if (match := form.fullmatch(old)) and new.fullmatch(said)), None)
+    return f"{found[1]}{said}{found[2]}" if found else ""
 
 
 def _ends(behind: str) -> bool:
@@ -176,7 +226,7 @@ def _ends(behind: str) -> bool:
     )
 
 
-def _asking(behind: str) -> str:
+def asking(behind: str) -> str:
     """What is said behind a value, if it asks for more."""
     return "" if _HARMLESS.fullmatch(behind) else behind.strip(" ,.;!?")
 

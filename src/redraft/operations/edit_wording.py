@@ -10,14 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from redraft.operations.edit_member import OPENS, Member, above, hidden, quoted, shared, words_of
-from redraft.operations.edit_names import ASKING, OPPOSITES, PLAIN_WORDS, SPOKEN, named_by
+from redraft.operations.edit_names import ASKING, NOUNS, OPPOSITES, PLAIN_WORDS, SPOKEN, named_by
 
 _ASSIGNED = re.compile(r"^\s*([\w.-]+)=(?=\S)")
 """As the line of a file that it is to be."""
-_NOUN = r"(?:line|variable|setting|entry|key|field|option|property|script|dependency)"
 _ADDED = re.compile(
-    rf"((?:^|[,;.] |\band )\s*add (?:an? |the )?)(?:(?:new |environment )?{_NOUN} (?:named |called )?)?([\w.-]+)"
-    rf"(?: {_NOUN})?"
+    rf"((?:^|[,;.] |\band )\s*add (?:an? |the )?)(?:(?:new |environment )?(?:{NOUNS}) (?:named |called )?)?([\w.-]+)"
+    rf"(?: (?:{NOUNS}))?"
     r"(?: ?= ?| with (?:the )?(?:value )?| of | set to | (?:that|which) (?:runs|is) | running )",
     re.IGNORECASE,
 )
@@ -203,6 +202,13 @@ def spread(members: Mapping[str, str], instruction: str) -> str:
         instruction = _rewritten(form.format(named), plain, instruction)
     one = rf"(?:the )?(?:{named})"
     ones = rf"(?:both )?({one}(?:(?:, (?:and )?| and ){one})+)"
+    word = r"[\w.-]*\w"
+    renamed = re.compile(rf"{ASKING}rename {ones} to ({word}(?:(?:, (?:and )?| and ){word})+)(?=$|[.!])", re.IGNORECASE)
+    if found := renamed.match(instruction):
+        old, new = (re.split(r", (?:and )?| and ", found[group]) for group in (1, 2))
+        if len(old) == len(new):
+            pairs = ", ".join(f"rename {one} to {other}" for one, other in zip(old, new, strict=True))
+            instruction = pairs + instruction[found.end() :]
     many = re.compile(
         rf"{ASKING}(?:(?:set|change|update|make) {ones} to|{ones} (?:should|must) (?:both |all )?be(?: set to)?) ", re.I
     )
