@@ -58,7 +58,10 @@ _TERSE = (
 )
 """How a clause begins that is a key and a word, its value."""
 _REMOVES = ASKING + r"(?:remove|delete|drop|unset|omit|erase|get rid of) "
-_REMOVED = rf"(?:(?:also|then) )?(?:of )?(?:the )?{{0}}{_NOUN}(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
+_REMOVED = (
+    rf"(?:(?:also|then) )?(?:of )?(?:the )?{{0}}{_NOUN}"
+    r"(?=[.!]?$|[,;.]\s|,?\s+(?:and|but|please|too|as well|entirely)\b)"
+)
 _RENAMES, _RENAMED = ASKING + r"rename ", rf"(?:the )?{{0}}{_NOUN} (?:to|as|into) "
 _NAME = re.compile(r"""(?:\\?["'`])?([\w.-]*\w)(?:\\?["'`])?[.!]?$""")
 _ADDS = ASKING + rf"add (?:an? |the )?(?:(?:new |environment )?(?:{NOUNS}) (?:named |called )?(?=[\w.-]+: \S))?"
