@@ -88,6 +88,10 @@ MYSQL = "[mysqld]\ninnodb_buffer_pool_size = 128M\nmax_connections = 151\nslow_q
 LEVELS = "[Service]\nEnvironment=LOG_LEVEL=info\nRestart=always\nstop-minutes=15\n"
 FLIPPED = '{\n  "strict": true,\n  "noImplicitAny": true,\n  "sourceMap": false\n}\n'
 ON = '{\n  "strict": false,\n  "noImplicitAny": false,\n  "sourceMap": true\n}\n'
+FRAMED = (
+    "flour: 250 g\nimage: registry.example.com/web:1.8.3\ntag: v1.0\nsize: 10MB\nurl: https://app.example.com\n"
+    "closes: 14:00 CET\ncpu: 500m\nshare: 0.75\nstatus: open\nday: 2026-05-04\nat: 09:30\n"
+)
 POST = '{\n  "title": "Hi there",\n  "hosts": 3,\n  "debug": true,\n  "name": "web",\n  "note": "a b"\n}\n'
 REDIS = '[server]\nhost = "a"\ntitle = "Hi there"\n\n[redis]\nport = 5  # as agreed\nnode = "n"\n'
 
@@ -198,11 +202,27 @@ def test_no_word_of_a_value_is_an_instruction(text: str, instruction: str, old: 
             'true,\n  "noImplicitAny": true,\n  "sourceMap": false',
         ),
         (ON, "add a key called start with node index.js", "true\n", 'true,\n  "start": "node index.js"\n'),
+        (FRAMED, "Bump image to 1.9.0", "web:1.8.3", "web:1.9.0"),
+        (FRAMED, "set flour to 300", "250 g", "300 g"),
+        (FRAMED, "set size to 20", "10MB", "20MB"),
+        (FRAMED, "bump the tag to 1.1", "v1.0", "v1.1"),
+        (FRAMED, "set tag to v2.0", "v1.0", "v2.0"),
+        (FRAMED, "set url to beta.example.com", "app.example", "beta.example"),
+        (FRAMED, "set closes to 15:00", "14:00 CET", "15:00 CET"),
+        (FRAMED, "set cpu to 1", "500m", '"1"'),
+        (FRAMED, "set share to 80%", "0.75", "0.8"),
+        (FRAMED, "status should be archived", "open", "archived"),
+        (YAML, "port should be increased to 90", "8080", "90"),
+        (YAML, "debug should be turned on", "false", "true"),
+        (YAML, "set debug to 1", "false", "true"),
+        (YAML, "Change port from 8080 to 81", "8080", "81"),
+        (POST, "rename title and name to heading and label", '"title"', '"heading"'),
     ],
 )
 def test_what_a_second_reader_wrote_is_done(text: str, instruction: str, old: str, new: str) -> None:
     made, left_out = made_of(text, instruction)
-    assert (made, [one for one in left_out if "change" not in one]) == (text.replace(old, new, 1), [])
+    wanted = text.replace(old, new, 1).replace('"name"', '"label"' if "and label" in instruction else '"name"')
+    assert (made, [one for one in left_out if "change" not in one]) == (wanted, [])
 
 
 @pytest.mark.parametrize(
@@ -221,6 +241,18 @@ def test_what_a_second_reader_wrote_is_done(text: str, instruction: str, old: st
         (TOML, "if tls is on, set the server port to 443 and the database port to 1"),
         (PACKAGE, "replace express with fastify"),
         (LEVELS, "turn off Restart"),
+        *((YAML, f"port should be {what}") for what in ("higher", "increased", "changed", "reviewed", "open")),
+        *((YAML, f"set port to {what}") for what in ("higher", "default", "any", "5am", "5GB", "(5)")),
+        (YAML, "make port configurable"),
+        (YAML, "port goes to hell"),
+        (YAML, "banner should be shorter"),
+        (YAML, "banner should be translated to German"),
+        (YAML, "host should be removed"),
+        (YAML, "set banner to upper case"),
+        (YAML, "set banner to your liking"),
+        (YAML, "set port from 500 to 2000"),
+        (FRAMED, "set day to May 5"),
+        (FRAMED, "set at to 10pm"),
     ],
 )
 def test_what_depends_or_is_more_than_a_value_changes_nothing(text: str, instruction: str) -> None:
@@ -268,6 +300,12 @@ def test_a_name_that_is_taken_is_named() -> None:
         (YAML, "double the workers and set port to 80", "8080", "80", "double the workers"),
         (YAML, "set port to 80 and restart the server", "8080", "80", "restart the server"),
         (YAML, "set host to web1 temporarily", "localhost", "web1", "temporarily"),
+        (YAML, "remove banner and debg", "banner: Hello there\n", "", "and debg"),
+        (YAML, "drop the banner, and relaunch with 9 workers", "banner: Hello there\n", "", "relaunch"),
+        (YAML, "remove banner and raise workers by 2", "banner: Hello there\n", "", "raise workers by 2"),
+        (YAML, "set port to 80 and host as well", "8080", "80", "and host as well"),
+        (YAML, "set port to 80 and host likewise", "8080", "80", "and host likewise"),
+        (YAML, "set banner to Shop 2 and bump workers by one", "Hello there", "Shop 2", "bump workers by one"),
         (TOML, "Set the server's port to 90 and the database's port to 6000", "= 80\n", "= 90\n", "6000"),
     ],
 )

@@ -224,8 +224,11 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
         clocks = ["00:00"]
     days = [f"{day}T" for day in dates_of(text)] if dated else [""]
     times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
-    late = times and max(times) >= "18"  # what is over before nine then may be over on the next day
-    days_of = {time: days + [_beside(day, 1) for day in days if late and dated and time < "09"] for time in times}
+    sure = {time for time in times if f"{(int(time[:2]) + 12) % 24:02}{time[2:]}" not in times}
+    is_late = dated and max(sure, default="") >= "18"  # what is over before nine then may be over on the next day
+    days_of = {
+        time: days + [_beside(day, 1) for day in days if is_late and time in sure and time < "09"] for time in times
+    }
     return _few({f"{day}{time}{zone}" for time in times for day in days_of[time] for zone in offsets[:1] or ["Z"]})
 
 

@@ -38,8 +38,11 @@ _SCALED = re.compile(
     r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
 )
 _LARGE = re.compile(
-    rf"\d+(?:[.,]\d+)? ?(?:k|thousand|million|bn|billion)(?!\w)|{_SPACED.pattern}", re.ASCII | re.IGNORECASE
+    rf"\d+(?:[.,]\d+)? ?(?:k|thousand|million|bn|billion)(?!\w)|[$€£] ?\d+(?:[.,]\d+)? ?m(?!\w)|{_SPACED.pattern}",
+    re.ASCII | re.IGNORECASE,
 )
+_PARTIAL = re.compile(r"\d+(?:_\d+)+|\d+ ?[½¼¾⅓⅔]|(?<![\d/])(?:\d+ )?\d+/\d+(?![\d/])")
+"""Digits that are parts of one number, as in 1_000, 1½ and 2 1/2."""
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
 _MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")
 _MARKED = re.compile(r"\d[.,'’]\d")
@@ -87,7 +90,7 @@ _BETWEEN_WORDS = re.compile(rf"(?<=[^\W_]){_SEPARATORS}+(?=[^\W_])")
 def unstated(values: Mapping[str, Any], text: str) -> set[str]:
     """The keys of what a text does not state, of the numbers, ISO dates and clock times among some values.
 
-    A number counts with its sign: 1,250 is 1250 as well as 1.25, and 19,99 never 1999 or 19. Of a date the text has
+    A number counts with its sign: 1,250 is 1250, and 19,99 never 1999 or 19. Of a date the text has
     year, month and day, of a time hour and minute; 03/04/2026 states no day, since it may be of March or of April.
     """
     numbers = {
@@ -95,9 +98,11 @@ def unstated(values: Mapping[str, Any], text: str) -> set[str]:
     }
     digits, words = frozenset[Decimal](), words_of(text)
     if numbers:  # a part of 12k or of 12 500 is none that is stated
+        text = _PARTIAL.sub(" ", text)
         large = [re.split(r"[    ]|[kmbt]", one, flags=re.I) for one in _LARGE.findall(text)]
         parts = {one for several in large for part in several for one in _in_digits(part)}
-        digits = frozenset(_in_digits(text)) - parts | {*_in_digits(_LARGE.sub(" ", text))}
+        digits = frozenset(_in_digits(text, grouped_alone=True)) - parts
+        digits |= {*_in_digits(_LARGE.sub(" ", text), grouped_alone=True)}
     odd = {
         key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_spelled_out(value, words)
     }
@@ -230,8 +235,8 @@ def _is_moment_said(value: str, text: str) -> bool:
     return True
 
 
-def _in_digits(text: str) -> Iterator[Decimal]:
-    """The readings of every number in digits."""
+def _in_digits(text: str, *, grouped_alone: bool = False) -> Iterator[Decimal]:
+    """The readings of every number in digits; with `grouped_alone` 1,250 is 1250, and not 1.25 as well."""
     text = re.sub(r"\bminus (?=\d)", "-", text, flags=re.IGNORECASE)
     for number, scale in _SCALED.findall(text):
         if len(number) > MOST_DIGITS:
@@ -247,7 +252,7 @@ def _in_digits(text: str) -> Iterator[Decimal]:
             points = {*re.findall(r"[.,]", number)} - {grouped[1] or ","}
             whole, _, rest = number.rpartition(points.pop()) if points else (number, "", "")
             yield Decimal(_MARKS.sub("", whole) + "." + (rest or "0"))
-        if plain:
+        if plain and not (grouped and grouped_alone):
             yield Decimal(number.replace(",", "."))
         if not grouped and not plain:  # a date, a version, a list
             yield from map(Decimal, re.findall(r"\d+", number))
