@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 54_000, TESTS: 39_500}
+WHOLE_WALLS = {SOURCE: 54_300, TESTS: 39_550}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,12 +18,12 @@ PART_WALLS = {
     "images": 860,
     "model/gpu": 2_020,
     "weights": 3_600,
-    "constraints": 8_370,
+    "constraints": 8_510,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
-    "server": 6_690,
-    "operations": 4_730,
+    "server": 6_720,
+    "operations": 4_840,
     "trace": 650,
     "distributed": 640,
     "cli": 5_360,

@@ -111,6 +111,10 @@ def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list
         {"prompt": "a", "pins": [{"at": 0}]},
         {"prompt": "a", "pins": [{"at": 9999, "token": 5}]},
         {"prompt": "a", "n": 2},
+        {"prompt": "a", "pins": [{"at": 8, "token": 300}], "max_tokens": 8},
+        {"segments": [{"text": "a "}, {"hole": {"width": 12}}], "max_tokens": 3},
+        {"segments": [{"text": "a "}, {"hole": {"max_tokens": 12}}], "max_tokens": 1},
+        {"segments": [{"text": "a "}, {"revise": {"text": "3 apples"}}], "max_tokens": 1},
     ],
 )
 def test_what_makes_no_canvas_is_refused(http: httpx2.Client, body: dict[str, Any]) -> None:
@@ -134,3 +138,25 @@ def test_responses_answer_and_stream(server: Process) -> None:
             assert stream.get_final_response().output_text == ANSWER
         assert kinds[0] == "response.created"
         assert kinds[-1] == "response.completed"
+
+
+@pytest.mark.parametrize("name", ["ask_fields", "verbatim", "read_back"])
+def test_what_only_chat_can_do_is_refused_elsewhere(http: httpx2.Client, name: str) -> None:
+    """It did nothing, and nobody said so."""
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": "a", "structured_outputs": {"json": "who"}},
+        "/completion": {"prompt": "a"},
+        "/v1/fim/completions": {"prompt": "a", "suffix": "b"},
+        "/v1/edit/completions": {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]},
+        "/v1/canvas": {"prompt": "a"},
+    }
+    for path, body in bodies.items():
+        reply = http.post(path, json=body | {"canvas": {name: True}})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, f"canvas.{name}"), path
+
+
+def test_a_refusal_names_what_was_sent(http: httpx2.Client) -> None:
+    both = http.post("/v1/canvas", json={"prompt": "a", "messages": USER}).json()["error"]
+    assert (both["param"], "messages and prompt were sent" in both["message"]) == ("prompt", True)
+    assert http.put("/v1/canvas").json()["error"]["code"] is None
+    assert http.get("/v1/nowhere").json()["error"]["code"] == "not_found"

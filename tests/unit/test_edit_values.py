@@ -373,3 +373,13 @@ def test_what_is_not_meant_or_not_clear_changes_nothing_and_is_named(text: str, 
 )
 def test_a_value_is_what_its_clause_states(key: str, old: str, text: str, value: str | None, beside: str) -> None:
     assert stated(key, old, text) == Stated(value, beside)
+
+
+@pytest.mark.parametrize(
+    ("text", "begin"),
+    [('\ufeffhost = "l"\nport = 8080\n', 0), ('\ufeff{"host":"l","port":8080}\n', 0), ("\ufeffport = 8080\n", 1)],
+)
+def test_a_mark_of_byte_order_is_no_part_of_a_file(text: str, begin: int) -> None:
+    """Nothing came of any instruction, and the exit code was 0."""
+    done = redraft.load("nano").edit(text, (begin, len(text)), instruction="Set port to 9090.", seed=1)
+    assert (done.text, done.left_out) == (text.replace("8080", "9090"), ())

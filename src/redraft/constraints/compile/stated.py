@@ -38,10 +38,11 @@ _SCALED = re.compile(
     r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
 )
 _LARGE = re.compile(
-    rf"\d+(?:[.,]\d+)? ?(?:k|thousand|million|bn|billion)(?!\w)|[$€£] ?\d+(?:[.,]\d+)? ?m(?!\w)|{_SPACED.pattern}",
+    rf"(?<!\d)\d+(?:[.,]\d+)? ?(?:k|thousand|million|bn|billion)(?!\w)"
+    rf"|[$€£] ?\d+(?:[.,]\d+)? ?m(?!\w)|{_SPACED.pattern}",
     re.ASCII | re.IGNORECASE,
 )
-_PARTIAL = re.compile(r"\d+(?:_\d+)+|\d+ ?[½¼¾⅓⅔]|(?<![\d/])(?:\d+ )?\d+/\d+(?![\d/])")
+_PARTIAL = re.compile(r"(?<![\d/])(?:\d{1,20}(?:_\d{1,20})+|\d{1,20} ?[½¼¾⅓⅔]|(?:\d{1,9} )?\d{1,9}/\d{1,9}(?![\d/]))")
 """Digits that are parts of one number, as in 1_000, 1½ and 2 1/2."""
 _SCALES = {"%": -2, "k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
 _MARKS, _COMMAS = re.compile("[.,'’]"), re.compile("[,'’]")

@@ -1,0 +1,82 @@
+"""Which zones a text states beside its times, by name or as an offset.
+
+14:30 CET, (UTC+2), +0200        14:30:00+01:00, 14:30:00+02:00, 14:30:00+02:00
+"""
+
+from __future__ import annotations
+
+import re
+
+OFFSET = re.compile(r"((?:T\d\d|:\d\d):\d\d(?:\.\d+)?|\b\d\d?:\d\d(?=\+))([+-]\d\d:\d\d)(?![\d:])", re.ASCII)
+"""A time and its offset, as ISO has it."""
+OFFSET_SAID = re.compile(r"[+-]\d\d?(?::?\d\d)?(?!\d)")
+"""What may be an offset."""
+_HOURS = {
+    "WET": 0,
+    "WEST": 1,
+    "BST": 1,
+    "CET": 1,
+    "MEZ": 1,
+    "CEST": 2,
+    "MESZ": 2,
+    "EET": 2,
+    "EEST": 3,
+    "MSK": 3,
+    "SAST": 2,
+    "EST": -5,
+    "EDT": -4,
+    "CDT": -5,
+    "MST": -7,
+    "MDT": -6,
+    "PST": -8,
+    "PDT": -7,
+    "AKST": -9,
+    "AKDT": -8,
+    "HST": -10,
+    "BRT": -3,
+    "SGT": 8,
+    "HKT": 8,
+    "JST": 9,
+    "KST": 9,
+    "AEST": 10,
+    "AEDT": 11,
+    "NZST": 12,
+    "NZDT": 13,
+}
+"""Hours ahead of UTC of the names that have one meaning; CST and IST have several."""
+_ZONED = re.compile(
+    r"(?<![\d:])(\d{1,2}):([0-5]\d)(?:\s?([ap])\.?\s?m\b\.?)?,? ?\(?"
+    rf"(?:({'|'.join(_HOURS)})|(?:UTC|GMT) ?([+-])(\d\d?)(?::?([0-5]\d))?|(\+)(\d\d):?([0-5]\d))"
+    r"(?![\w:]|\.\d)\)?",
+    re.ASCII,
+)
+"""A time and its zone; a minus alone may be that of a range, as in 9:00-12:30."""
+_NAMED = re.compile(
+    r"\b(?:(?:UTC|GMT) ?[+-]\d|[ECMP][SD]?T\b|A[KE][SD]T\b|HST\b|[BIJKN]ST\b|WES?T\b|CES?T\b|EES?T\b|MES?Z\b"
+    r"|AC[SD]T\b|AWST\b|MSK\b|SGT\b|HKT\b|NZ[SD]T\b|BRT\b|SAST\b|[A-Z][a-z]+ (?:[Ss]tandard |[Dd]aylight )?[Tt]ime\b)"
+    r"|(?i:\b(?:time ?zone|eastern|pacific|local time|time in)\b)"
+)
+_UNREAD = re.compile(
+    r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
+)
+
+
+def is_zone_said(text: str) -> bool:
+    """Whether a text may say a zone that is no offset behind a time."""
+    return bool(_NAMED.search(text) or _UNREAD.search(OFFSET.sub(r"\1", text)))
+
+
+def with_offsets(text: str) -> str:
+    """A text with the zones of its times as ISO has them."""
+    return _ZONED.sub(_in_iso, text)
+
+
+def _in_iso(found: re.Match[str]) -> str:
+    hour, minute, half, name, sign, hours, minutes, *plain = found.groups()
+    sign, hours, minutes = (sign, hours, minutes) if sign else plain
+    if name is not None:
+        sign, hours, minutes = "-" if _HOURS[name] < 0 else "+", str(abs(_HOURS[name])), "00"
+    of_24 = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
+    if int(hours) > 14 or of_24 > 23 or (half and not 0 < int(hour) <= 12):
+        return found[0]
+    return f"{of_24:02}:{minute}:00{sign}{int(hours):02}:{minutes or '00'}"
