@@ -169,9 +169,8 @@ def _pinned_reach(options: Options, max_tokens: int, width: int, config: Checkpo
             f"min_tokens is {options.min_tokens} and an end token is pinned at position {reach}; lower min_tokens"
         )
     if reach > max_tokens:
-        raise RequestError(
-            f"max_tokens is {max_tokens} and a token is pinned at position {reach - 1}; raise max_tokens"
-        )
+        last = max(at for at, _ in options.seed_canvas.pins)
+        raise RequestError(f"max_tokens is {max_tokens} and a token is pinned at position {last}; raise max_tokens")
     return reach
 
 

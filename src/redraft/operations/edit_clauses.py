@@ -28,7 +28,7 @@ from redraft.operations.edit_names import (
     named_by,
     words_named,
 )
-from redraft.operations.edit_parts import assigned, is_exchange, replaced
+from redraft.operations.edit_parts import assigned, is_exchange, is_part, replaced, runs_on_to
 from redraft.operations.edit_values import asking, plain_of, stated
 
 _QUOTE = r"""(?:\\?["'`“”])?"""
@@ -173,8 +173,9 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             is_described = not re.search(r"(?:(?<!goes) to(?: be)?|[=:>→]|as|say|read|run|use)\s*$", setting[0])
             behind = text[setting.end() :].translate(inside)
             value, beside = stated(one.key, members[one.key], behind, described=is_described)
-            was, old = (setting["was"] or "").strip("\"'`"), members[one.key].strip('"')
-            is_other = was.lower() not in old.lower() and old.lower() not in was.lower()
+            is_other = not is_part(setting["was"] or "", members[one.key]) or (
+                (value or "").startswith('"') and runs_on_to(members, members[one.key], behind)
+            )
             if (
                 value is None
                 or is_other

@@ -66,3 +66,18 @@ def is_exchange(members: Mapping[str, str], text: str) -> bool:
         return False
     keys = [key for key in members if re.fullmatch(named_by(key), found[2].strip("\"'`"), re.IGNORECASE)]
     return any(re.match(r'"?[\^~<>=v]*\d', members[key]) and not re.match(r"[\^~<>=v]*\d", found[3]) for key in keys)
+
+
+def is_part(was: str, old: str) -> bool:
+    """Whether what a clause says was there is the old value, as JSON, or a part of it; also where it says nothing."""
+    was, old = was.strip("\"'` ").lower(), old.strip('"').lower()
+    ends = r"(?<![\w.]){}(?![\w])(?!\.\d)"
+    return not was or any(re.search(ends.format(re.escape(one)), two) for one, two in ((was, old), (old, was)))
+
+
+def runs_on_to(members: Mapping[str, str], old: str, text: str) -> bool:
+    """Whether behind a value in place of a word another key stands, as in "prod and port 81"."""
+    if text[:1] in "\"'`“" or re.search(r"\s", old):
+        return False
+    keys = "|".join(map(named_by, members))
+    return bool(re.search(rf"(?:,|\band) (?:the )?(?:{keys}) \S", text, re.IGNORECASE))

@@ -28,7 +28,7 @@ _SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
 _VAGUE = re.compile(
     r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
     r"|it (?:is|was)|either|match (?:the|its)|(?:upper|lower) ?case|twice|half|double|your (?:liking|choice|taste)"
-    r"|what (?:it|they|you|we)|the (?:name|value|length|number) of"
+    r"|an? (?:random|better|different|longer|shorter)|one that|about \d+|what (?:it|they|you|we)|the (?:name|value|length|number) of"
     r"|(?:higher|lower|more|less|shorter|longer|bigger|smaller|better|nicer|next (?:minor|major|patch|version))$)\b"
 )
 """How begins what is none, but says how to find one."""
@@ -76,8 +76,9 @@ _BREAKS = re.compile(
 _DONE = re.compile(
     r"(?:turned|switched|bumped|increased|decreased|raised|lowered|reduced|doubled|halved|removed|deleted|dropped|renamed"
     r"|changed|replaced|updated|reviewed|adjusted|fixed|checked|corrected|translated|shortened|capitali[sz]ed|moved|copied"
-    r"|swapped|reset|cleared|emptied|unset|unchanged|kept|left|added|quoted|(?:un)?commented|improved|re\w+ed|converted"
-    r"|rounded|sorted|gone|(?:much |a bit |slightly )?(?:more|less|shorter|longer|higher|lower|bigger|smaller|larger"
+    r"|swapped|reset|cleared|emptied|unset|unchanged|kept|left|added|quoted|(?:un)?commented|improved|re(?:worded|written|stored|started|versed)|converted"
+    r"|rounded|sorted|gone|in [A-Z][a-z]+"
+    r"|(?:much |a bit |slightly )?(?:more|less|shorter|longer|higher|lower|bigger|smaller|larger"
     r"|better|nicer|faster|slower|newer|older|earlier|later)|(?:in )?(?:bold|capitals|upper ?case|lower ?case)|unique"
     r"|correct|different|the same|configurable|conditional|optional|mandatory)\b",
     re.IGNORECASE,
@@ -87,14 +88,21 @@ _NO_VALUE = re.compile(r"higher|lower|default|random|any|auto|max|min|same|previ
 """Words that say no number."""
 _OTHER_NUMBERS = re.compile(r"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)")
 """Numbers in another way: how they are to be written is open."""
+_UNIT = (
+    r"[mk]?g|[mcdk]?l|lbs?|oz|cm|mm|km|ft|px|r?em|pt|[mu]?s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?|wks?|weeks?"
+    r"|months?|years?|[kKMGT]i?[bB]?|[kMG]Hz|bytes?|people|pieces|EUR|USD|GBP|CHF|%"
+)
+_VERSION = r"v?\d+(?:\.\d+){0,2}(?:[-.][A-Za-z]\w*)*"
+_IMAGE = r"(?:[\w.-]+(?::\d+)?/)*[A-Za-z][\w.-]*:"
 _FRAMED = tuple(
     (re.compile(old), re.compile(new))
     for old, new in (
-        (r"()-?\d[\d.,]*(\s?(?!m$)[^\W\d_]{1,9}|\s?%)", r"-?\d[\d.,]*"),  # 250 g, but not 500m of a processor
-        (r"((?:[\w.-]+(?::\d+)?/)*[A-Za-z][\w.-]*:)(?:v?\d[\w.-]*|latest)()", r"v?\d[\w.-]*|latest"),  # web:1.8.3
-        (r"(v)\d[\w.-]*()", r"\d[\w.-]*"),  # v1.0
-        (r"(https?://)[\w.-]+(?::\d+)?(/?)", r"(?:[\w-]+(?:\.[\w-]+)+|localhost)(?::\d+)?"),  # https://a.example
-        (r"()(?:[01]?\d|2[0-3]):[0-5]\d( [A-Z]{3,4})", r"\d{1,2}:\d\d"),  # 14:00 CET
+        (rf"()\d[\d.,]*(\s?(?:{_UNIT}))", r"(?!0[.,])\d[\d.,]*"),  # 250 g
+        (rf"({_IMAGE})\d{{1,5}}()", _VERSION),  # or a port
+        (rf"({_IMAGE})(?:{_VERSION}|latest)()", rf"{_VERSION}|latest"),
+        (r"(v)\d[\w.-]*()", _VERSION.removeprefix("v?")),  # v1.0
+        (r"(https?://)[\w.-]+(?::\d+)?(/?)", r"(?:(?:[\w-]+\.)+(?!html?|js|php)[a-z]{2,12}|localhost)(?::\d+)?"),
+        (r"()(?:[01]?\d|2[0-3]):[0-5]\d( [A-Z]{3,4})", r"(?:[01]?\d|2[0-3]):[0-5]\d"),  # 14:00 CET
     )
 )
 """Values of which a new one may say a part alone, and how it does; the rest stays."""
@@ -119,11 +127,15 @@ def stated(key: str, old: str, text: str, *, described: bool = False) -> Stated:
     """The value that a text states for a key which has an `old` one, both as JSON; the text is all behind the "to", or
     says what it should be, as `described`: there a verb is what is to be done, and a number's or a switch's place gets
     no other word."""
-    if described and _DONE.match(text.strip()):
+    is_state = re.search(r"status|state|stage|phase", key, re.IGNORECASE)
+    if described and not is_state and _DONE.match(text.strip()):
         return Stated(None)
     found = _stated(key, old, text)
-    if described and (found.value or "").startswith('"') and not old.startswith(('"', "null")):
-        return found if _IN_QUOTES.match(text.strip()) else Stated(None)
+    if described and (found.value or "").startswith('"') and not _IN_QUOTES.match(text.strip()):
+        # A name, a figure or a path; or a word where one stood.
+        is_named = old.startswith('"') and re.match(r'"(?:[^a-z]|\S*[\d./:_-])', found.value or "")
+        is_word = re.fullmatch(r'"[a-z]*"', old) and re.fullmatch(r'"[a-z-]+"', found.value or "")
+        return found if old == "null" or is_named or is_word else Stated(None)
     return Stated(None) if _CONDITIONAL.match(found.beside) else found
 
 

@@ -202,13 +202,16 @@ def spread(members: Mapping[str, str], instruction: str) -> str:
         instruction = _rewritten(form.format(named), plain, instruction)
     one = rf"(?:the )?(?:{named})"
     ones = rf"(?:both )?({one}(?:(?:, (?:and )?| and ){one})+)"
-    word = r"[\w.-]*\w"
-    renamed = re.compile(rf"{ASKING}rename {ones} to ({word}(?:(?:, (?:and )?| and ){word})+)(?=$|[.!])", re.IGNORECASE)
-    if found := renamed.match(instruction):
-        old, new = (re.split(r", (?:and )?| and ", found[group]) for group in (1, 2))
-        if len(old) == len(new):
-            pairs = ", ".join(f"rename {one} to {other}" for one, other in zip(old, new, strict=True))
-            instruction = pairs + instruction[found.end() :]
+    if found := re.search(rf"\brename {ones} to (?=\S)", instruction, re.IGNORECASE):
+        old = re.split(r", (?:and )?| and ", found[1])
+        word, part = r"[\w.-]*\w", r"(?:, (?:and )?| and )"
+        names = re.compile(rf"{word}(?:{part}{word}){{{len(old) - 1}}}(?=$|[.!,]| and )").match(
+            instruction, found.end()
+        )
+        if names:
+            new = zip(old, re.split(part, names[0]), strict=True)
+            pairs = ", ".join(f"rename {one} to {other}" for one, other in new)
+            instruction = instruction[: found.start()] + pairs + instruction[names.end() :]
     many = re.compile(
         rf"{ASKING}(?:(?:set|change|update|make) {ones} to|{ones} (?:should|must) (?:both |all )?be(?: set to)?) ", re.I
     )

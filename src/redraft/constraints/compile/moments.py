@@ -15,9 +15,8 @@ from calendar import month_name, monthrange
 from collections.abc import Sequence
 from datetime import date, timedelta
 from functools import cache
-from itertools import pairwise
 
-from redraft.constraints.compile.zones import OFFSET, OFFSET_SAID, is_zone_said, with_offsets
+from redraft.constraints.compile.zones import OFFSET, OFFSET_SAID, is_zone_said, offsets_like, with_offsets
 from redraft.numerals import spelled
 
 LARGEST_SPELLED, MOST_MOMENTS = 999, 50
@@ -51,8 +50,9 @@ _READ = "\0"
 _WEEKDAY = (
     "(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch|sonnabend"
     "|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado|domingo"
+    r"|(?-i:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun|(?:Mo|Di|Mi|Do|Fr|Sa|So)(?=\.))"
 )
-_BETWEEN = "[-–&/]|and|or|to|until|till|through|bis|und|oder|et|y|au?|al"
+_BETWEEN = "[-–&/+~→]|[.][.]|and|or|to|until|till|thru|through|bis|und|oder|et|y|au?|al"
 _MONEY = re.compile(r"[$€£] ?\d[\d.,]*|(?<![\d.,])\d[\d.,]* ?(?:[$€£%]|EUR|USD|GBP|CHF|euros?|dollars?)", re.I)
 _NO_DAYS = (
     "attempts?|batch|bus|call|check|class|delivery|floor|half|inspection|item|line|name|order|page|person|place|release|review"
@@ -65,10 +65,15 @@ _FIGURES = (
     r"|\d[./-]\d+[./-]\d"
 )
 """What may be a day and its month."""
-_RATE = re.compile(r"(?:\b(?:per|each)|(?:\d|\bhours?|times?|once|twice) an?) (?:day|week|month|year)\b", re.I)
-"""What comes so often, and is no day."""
+_RATE = re.compile(
+    r"(?:\b(?:per|each)|(?:\d|\bhours?|times?|once|twice) an?) (?:day|week|month|year)\b"
+    r"|\d\.\d+ (?:hours|points|stars|percent)\b",
+    re.I,
+)
+"""What comes so often or lasts so long, and is no day."""
 _UNREAD_DATE = re.compile(
-    rf"(?<!\d)(?:19|20)\d\d(?!\d)|{_READ},? \d{{4}}(?!\d)|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |{_FIGURES}"
+    rf"(?<!\d)(?:19|20)\d\d(?!\d)|{_READ},? (?:\d{{4}}(?!\d)|['’]?\d\d(?=[.;,)]|$))"
+    rf"|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |{_FIGURES}"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
     r"|\byears? (?:from|after|before)\b"
@@ -111,17 +116,15 @@ _DECIMAL = re.compile(
     r"(?:\b(\w+) )?(?<![\w.,:/-])(\d+(?:\.\d+)+)(?![\d/-]| ?(?i:uhr|h|[ap]\.?m)\b)"
     r"(?: ?((?:[mµn]?s|sec\w*|[kKMGT]i?B|[kKMGT])\b|%)|(\.)(?:\s|$))?"
 )
-_MEASURED = re.compile(
-    r"(?<![\w.,:/-])\d+[.,]\d+ ?(?:kg|g|t|km|cm|mm|m|l|ml|lbs?|oz|°[CF]?|[kMGT]i?B|%|hours|points|stars|percent)(?!\w)"
-)
+_MEASURED = re.compile(r"(?<![\w.,:/-])\d+[.,]\d+ ?(?:kg|g|t|km|cm|mm|m|l|ml|lbs?|oz|°[CF]?|[kMGT]i?B|%)(?!\w)")
 _AHEAD = (
     "at|around|about|by|from|to|between|until|till|before|after|since|on|due|starts?|begins?|ends?|opens?|closes?"
     "|um|gegen|ab|bis|von|nach|am|auf|den|der|beginn|ende|le|el|il|à|las|alle|dalle|om|kl"
 )
 """Words behind which figures with a dot may be an hour or a day."""
 _NUMBERED = re.compile(
-    r"\b(?:aisle|apartment|apt|bay|booth|box|building|bus|chapter|counter|court|desk|dock|door|flat|floor|gate|hall|house"
-    r"|invoice|item|lab|lane|level|line|lot|number|nr|order|page|pier|platform|ramp|room|route|row|seat|section|slot|stand"
+    r"\b(?:aisle|apartment|apt|bay|booth|box|building|bus|chapter|counter|court|desk|dock|flat|floor|gate|hall|house"
+    r"|invoice|item|lab|lane|level|line|lot|number|nr|order|page|pier|platform|ramp|room|route|row|seat|section|stand"
     r"|studio|suite|table|team|terminal|ticket|track|trailer|train|tram|truck|unit|van|warehouse|zone)\.? ?#?\d{1,2}"
     r"(?![\d:.]?\d| ?(?:[-–&/]|to|bis|and|or|und|oder|à|h\b|h\d|uhr|hrs?|hours?|o'clock|[ap]\.?\s?m\b)|, ?\d)",
     re.I,
@@ -130,15 +133,21 @@ _NUMBERED = re.compile(
 _YEAR_SAID = re.compile(r"(?<!\d)(?:19|2[01])\d\d(?!\d)")
 _OTHER_YEAR = re.compile(r"(?<!\d)(?:1[0-8]|2[2-9]|[3-9]\d)\d\d(?!\d)")
 _YEARS_COUNTED = re.compile(
-    r"\b(?:years?|yrs?|decades?|century|months|anniversary|birthday|jahre?n?|monaten?|ans?|mois|años?|meses|anni|jaar)\b"
-    rf"|\d[./-]\d+[./-]\d\d(?!\d)|(?:['’]|{_READ},? )\d\d(?![\d:])",
+    r"\b(?:years?|yrs?|decades?|century|months?|quarters?|aged?|leap|anniversary|birthday|jahre?n?|monaten?|ans?|mois|años?|meses|anni|jaar)\b"
+    rf"|\d[./-]\d+[./-]\d\d(?!\d)|(?:['’]|{_READ},? |\b\d\d/)\d\d(?![\d:])",
     re.I,
 )
-_MINUTES_COUNTED = re.compile(r"\b(?:mins?|minut\w*)\b|\d ?(?:min|m|['′])(?![a-z])", re.I)
+_MINUTES_COUNTED = re.compile(
+    rf"\b(?:mins?|minut\w*|hours?|half|quarter|oh|{_HOURS}|\w+teen|twenty|thirty|forty|fifty|\w+zehn|zwanzig|dreißig"
+    r"|quinze|vingt\w*|quince|veinte\w*)\b|\d ?(?:min|m|h|['′])(?![a-z])",
+    re.I,
+)
+_SECONDS_SAID = re.compile(r"\d[.:hm-]\d\d[.:m-]\d\d|\d{6}|sec", re.I)
 _HOURS_COUNTED = re.compile(r"\d\d ?(?:h|hrs?|hours?|stunden?|heures?|horas?|ore|uur)\b", re.I)
 """What a text has that may say another year than it has, another minute, or another day."""
 _NO_MIDNIGHT = re.compile(
-    r"\b(?:sunset|sunrise|dawn|dusk|daybreak|tea ?time|lunch\w*|breakfast|dinner|supper|bedtime|mittagessen"
+    r"\b(?:cob|eo[bd]|close|closing|end of|through|brunch|hundred|sunset"
+    r"|sunrise|dawn|dusk|daybreak|tea ?time|lunch\w*|breakfast|dinner|supper|bedtime|mittagessen"
     r"|abendessen)\b",
     re.I,
 )
@@ -212,8 +221,8 @@ def clocks_of(text: str) -> list[str]:
 def moments_of(text: str, *, dated: bool) -> list[str]:
     """The times of a text as JSON Schema has them, with seconds and a zone, which is UTC if none is said; with `dated`
     behind each of its dates, and midnight where it has no number but these."""
-    text = whole = with_offsets(_with_minutes(text))
-    text = _without_amounts(text)
+    named, whole = text, with_offsets(_with_minutes(text))
+    text = _without_amounts(whole)
     if is_zone_said(text) or re.search(r":\d\d\.\d", text):
         return []
     offsets = [found[2] for found in OFFSET.finditer(text)]
@@ -224,12 +233,13 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
         clocks = ["00:00"]
     days = [f"{day}T" for day in dates_of(text)] if dated else [""]
     times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
+    zones = offsets_like(offsets[0], named) if offsets else ["Z"]
     sure = {time for time in times if f"{(int(time[:2]) + 12) % 24:02}{time[2:]}" not in times}
-    is_late = dated and max(sure, default="") >= "18"  # what is over before nine then may be over on the next day
+    is_late = dated and max(sure, default="") >= "16"  # what is over in the morning then may be over on the next day
     days_of = {
-        time: days + [_beside(day, 1) for day in days if is_late and time in sure and time < "09"] for time in times
+        time: days + [_beside(day, 1) for day in days if is_late and time in sure and time < "11"] for time in times
     }
-    return _few({f"{day}{time}{zone}" for time in times for day in days_of[time] for zone in offsets[:1] or ["Z"]})
+    return _few({f"{day}{time}{zone}" for time in times for day in days_of[time] for zone in zones})
 
 
 def is_shifted(hour: int, text: str) -> bool:
@@ -256,11 +266,9 @@ def bound_of(text: str, form: str) -> str | None:
     read = [] if _HOURS_COUNTED.search(text) else dates_of(text)
     days = {_beside(f"{day}T", more)[:-1] for day in read for more in (-is_abroad, 0, 1)}
     day = "|".join(sorted(days)) if days else rf"(?:{year})-\d\d-\d\d"
-    words = words_of(text).split()
-    in_words = any({*both} <= number_words() for both in pairwise(words))
-    minutes = {f"{five:02}" for five in range(0, 60, 5)} | {*re.findall(r"(?=([0-5]\d))", text, re.ASCII)}
-    minute = r"\d\d" if in_words or _MINUTES_COUNTED.search(text) else "|".join(sorted(minutes))
-    second = r"\d\d(?:\.\d+)?" if TIME_OF_SECONDS.search(text) or "sec" in text.lower() else "00"
+    minutes = {"59", *(f"{five:02}" for five in range(0, 60, 5))} | {*re.findall(r"(?=([0-5]\d))", text, re.ASCII)}
+    minute = r"\d\d" if _MINUTES_COUNTED.search(text) else "|".join(sorted(minutes))
+    second = r"\d\d(?:\.\d+)?" if _SECONDS_SAID.search(rest) else "(?:00|59)"
     zone = r"(?:Z|[+-]\d\d:(?:[03]0|[14]5))" if is_abroad else "Z"
     clock = rf"\d\d:(?:{minute}):{second}{zone}"
     return f"(?:{day})T{clock}" if form == "date-time" else clock if form == "time" else None
@@ -325,7 +333,7 @@ def _may_have_date(rest: str) -> bool:
 def _with_minutes(text: str) -> str:
     """A text with minutes and a colon in its hours: 2:00 pm for 2 pm, 2:30 pm for 2.30 p.m., and 12:00 pm for noon."""
     text = _HALF.sub(lambda found: f"{found[1]}:{found[2] or '00'} {found[3]}m", text)
-    return re.sub(r"\b(?:12 )?noon\b", "12:00 pm", text, flags=re.I)
+    return re.sub(r"\b(?:12 )?(?:noon|midday)\b", "12:00 pm", text, flags=re.I)
 
 
 def _beside(day: str, more: int) -> str:

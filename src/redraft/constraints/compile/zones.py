@@ -44,6 +44,8 @@ _HOURS = {
     "NZDT": 13,
 }
 """Hours ahead of UTC of the names that have one meaning; CST and IST have several."""
+_OF_WINTER = re.compile(r"\b(?:WET|CET|MEZ|EET|[EMP]ST|AKST|AEST|NZST)\b")
+"""People write these the whole year."""
 _ZONED = re.compile(
     r"(?<![\d:])(\d{1,2}):([0-5]\d)(?:\s?([ap])\.?\s?m\b\.?)?,? ?\(?"
     rf"(?:({'|'.join(_HOURS)})|(?:UTC|GMT) ?([+-])(\d\d?)(?::?([0-5]\d))?|(\+)(\d\d):?([0-5]\d))"
@@ -54,7 +56,8 @@ _ZONED = re.compile(
 _NAMED = re.compile(
     r"\b(?:(?:UTC|GMT) ?[+-]\d|[ECMP][SD]?T\b|A[KE][SD]T\b|HST\b|[BIJKN]ST\b|WES?T\b|CES?T\b|EES?T\b|MES?Z\b"
     r"|AC[SD]T\b|AWST\b|MSK\b|SGT\b|HKT\b|NZ[SD]T\b|BRT\b|SAST\b|[A-Z][a-z]+ (?:[Ss]tandard |[Dd]aylight )?[Tt]ime\b)"
-    r"|(?i:\b(?:time ?zone|eastern|pacific|local time|time in)\b)"
+    r"|(?i:\b(?:time ?zone|eastern|pacific|central|(?:local|uk) time|aoe|time in|heure (?:de|locale)|ortszeit)\b)"
+    r"|\b(?:EAT|AST|ART|PKT|GST|IRST|WIB)\b|er Zeit\b|\b[A-Z][a-z]+/[A-Z][a-z]+|(?:UTC|GMT) ?−|\([+-]\d\d?\)"
 )
 _UNREAD = re.compile(
     r"(?<=:\d\d)(?: ?(?!UTC|GMT)[A-Z]{1,3}[SD]?T\b| ?MES?Z\b| ?(?:UTC|GMT) ?[+-]\d| ?[+-]\d\d(?:\d\d)?(?![\d:])| \+\d)"
@@ -64,6 +67,14 @@ _UNREAD = re.compile(
 def is_zone_said(text: str) -> bool:
     """Whether a text may say a zone that is no offset behind a time."""
     return bool(_NAMED.search(text) or _UNREAD.search(OFFSET.sub(r"\1", text)))
+
+
+def offsets_like(offset: str, text: str) -> list[str]:
+    """What a text may mean by an offset: of a winter's name the summer's, too, and none in two ways."""
+    sign, hours = offset[0], int(offset[1:3])
+    summer = hours + 1 if sign == "+" else hours - 1
+    more = [f"{sign}{summer:02}{offset[3:]}"] if _OF_WINTER.search(text) else []
+    return [offset, *more, *(["Z", "+00:00"] if offset[1:] == "00:00" else [])]
 
 
 def with_offsets(text: str) -> str:
