@@ -28,7 +28,8 @@ _SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
 _VAGUE = re.compile(
     r"(?:the (?:same|value|next|previous|other|old|default|right|correct|latest|current)|whatever|something|anything"
     r"|it (?:is|was)|either|match (?:the|its)|(?:upper|lower) ?case|twice|half|double|your (?:liking|choice|taste)"
-    r"|an? (?:random|better|different|longer|shorter)|one that|about \d+|what (?:it|they|you|we)|the (?:name|value|length|number) of"
+    r"|an? (?:random|better|different|longer|shorter)|one that|about \d+"
+    r"|what (?:it|they|you|we)|the (?:name|value|length|number) of"
     r"|(?:higher|lower|more|less|shorter|longer|bigger|smaller|better|nicer|next (?:minor|major|patch|version))$)\b"
 )
 """How begins what is none, but says how to find one."""
@@ -131,9 +132,11 @@ def stated(key: str, old: str, text: str, *, described: bool = False) -> Stated:
     if described and not is_state and _DONE.match(text.strip()):
         return Stated(None)
     found = _stated(key, old, text)
-    if described and (found.value or "").startswith('"') and not _IN_QUOTES.match(text.strip()):
+    is_amount = re.fullmatch(r'"[€$£]?-?[\d.,]+\s?[%°€$£]?"', found.value or "")
+    if described and (found.value or "").startswith('"') and not is_amount and not _IN_QUOTES.match(text.strip()):
         # A name, a figure or a path; or a word where one stood.
-        is_named = old.startswith('"') and re.match(r'"(?:[^a-z]|\S*[\d./:_-])', found.value or "")
+        form = r'"(?:[^a-z]|\S*[./:_-]|.*\d|.* -)' if old.startswith('"') else '"[A-Z]'
+        is_named = re.match(form, found.value or "")
         is_word = re.fullmatch(r'"[a-z]*"', old) and re.fullmatch(r'"[a-z-]+"', found.value or "")
         return found if old == "null" or is_named or is_word else Stated(None)
     return Stated(None) if _CONDITIONAL.match(found.beside) else found
@@ -154,8 +157,6 @@ def _stated(key: str, old: str, text: str) -> Stated:
     is_switch, small = old in ("true", "false", "null"), word.lower()
     if _EMPTY.fullmatch(said):
         return Stated(None if old != "null" else '""')
-    money = re.match(r"[€$£](?=\d)", word)
-    word, small = (word[1:], small[1:]) if money and not is_switch else (word, small)
     found = (_SWITCHED.get(small) if is_switch and (old != "null" or small not in "01") else None) or (
         "null" if small in ("null", "none") else None
     )
@@ -169,7 +170,7 @@ def _stated(key: str, old: str, text: str) -> Stated:
         return Stated(found, asking(behind)) if _ends(behind) else Stated(None)
     if old == "null":
         return _text("", said)
-    if share := re.fullmatch(r"-?[\d.,]+\s?[%°€$£]", said):
+    if share := re.fullmatch(r"-?[\d.,]+\s?[%°€$£]|[€$£]\d[\d.,]*", said):
         is_part = old.startswith("0.") and re.fullmatch(r"\d+(?:\.\d+)?%", said)
         return Stated(f"{float(said[:-1]) / 100:g}" if is_part else quoted(share[0]))
     is_odd = bool(re.match(r"\W*\d", word) or _NO_VALUE.fullmatch(word))
