@@ -90,7 +90,8 @@ FLIPPED = '{\n  "strict": true,\n  "noImplicitAny": true,\n  "sourceMap": false\
 ON = '{\n  "strict": false,\n  "noImplicitAny": false,\n  "sourceMap": true\n}\n'
 FRAMED = (
     "flour: 250 g\nimage: registry.example.com/web:1.8.3\ntag: v1.0\nsize: 10MB\nurl: https://app.example.com\n"
-    "closes: 14:00 CET\ncpu: 500m\nshare: 0.75\nstatus: open\nday: 2026-05-04\nat: 09:30\n"
+    "closes: 14:00 CET\ncpu: 500m\nshare: 0.75\nupstream: backend:8080\nbeta: 2.0beta\n"
+    "status: open\nday: 2026-05-04\nat: 09:30\n"
 )
 POST = '{\n  "title": "Hi there",\n  "hosts": 3,\n  "debug": true,\n  "name": "web",\n  "note": "a b"\n}\n'
 REDIS = '[server]\nhost = "a"\ntitle = "Hi there"\n\n[redis]\nport = 5  # as agreed\nnode = "n"\n'
@@ -213,10 +214,21 @@ def test_no_word_of_a_value_is_an_instruction(text: str, instruction: str, old: 
         (FRAMED, "set share to 80%", "0.75", "0.8"),
         (FRAMED, "status should be archived", "open", "archived"),
         (YAML, "port should be increased to 90", "8080", "90"),
+        (FRAMED, "set size to 1.5GB", "10MB", "1.5GB"),
+        (FRAMED, "set upstream to 10.0.0.5", "backend:8080", "10.0.0.5"),
+        (FRAMED, "set upstream to 8081", "backend:8080", "backend:8081"),
+        (FRAMED, "set beta to 2.0", "2.0beta", '"2.0"'),
+        (FRAMED, "status should be resolved", "open", "resolved"),
         (YAML, "debug should be turned on", "false", "true"),
         (YAML, "set debug to 1", "false", "true"),
         (YAML, "Change port from 8080 to 81", "8080", "81"),
         (POST, "rename title and name to heading and label", '"title"', '"heading"'),
+        (
+            YAML,
+            "rename host and port to server and gate, and set debug to true",
+            "host: localhost\nport: 8080\ndebug: false",
+            "server: localhost\ngate: 8080\ndebug: true",
+        ),
     ],
 )
 def test_what_a_second_reader_wrote_is_done(text: str, instruction: str, old: str, new: str) -> None:
@@ -251,6 +263,9 @@ def test_what_a_second_reader_wrote_is_done(text: str, instruction: str, old: st
         (YAML, "set banner to upper case"),
         (YAML, "set banner to your liking"),
         (YAML, "set port from 500 to 2000"),
+        (YAML, "set port from 80 to 90"),
+        (YAML, "banner should be a bit friendlier"),
+        (FRAMED, "status should be closed and tag v2.0"),
         (FRAMED, "set day to May 5"),
         (FRAMED, "set at to 10pm"),
     ],
