@@ -28,7 +28,7 @@ from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http import limits as bounds
-from redraft.server.http import middleware
+from redraft.server.http import middleware, process
 from redraft.server.http.app import create_app
 from redraft.server.http.connections import _Guarded
 from redraft.server.http.errors import ApiError
@@ -547,3 +547,18 @@ def test_a_target_may_have_its_server_in_front(target: str, path: str) -> None:
     """RFC 9112, 3.2.2."""
     middleware.name_path(scope := {"path": target})
     assert scope["path"] == path
+
+
+def test_a_servers_memory_is_shaped_unless_the_environment_says_otherwise(monkeypatch: Patch) -> None:
+    """By numbers of glibc's malloc.h: -8 is M_ARENA_MAX, -3 is M_MMAP_THRESHOLD."""
+    library = Mock()
+    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(process, "_keep_trimming", lambda: None)
+    for variable in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(variable, raising=False)
+    process.mind_memory()
+    assert [one.args for one in library.mallopt.call_args_list] == [(-8, 2), (-3, 2**22)]
+    library.mallopt.reset_mock()
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    process.mind_memory()
+    assert [one.args for one in library.mallopt.call_args_list] == [(-8, 2)]

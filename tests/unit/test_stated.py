@@ -86,3 +86,10 @@ def test_an_even_split_and_a_number_that_the_prompt_lacks_are_guesses(engine: En
     assert guesses(-0.6914, "") == ["/currency"]
     assert guesses(-0.1, "Total: 1.999 pounds") == []
     assert guesses(-0.1, "Total: 19,99 €") == ["/total"]
+
+
+def test_fractions_are_no_numbers_and_may_be_dates() -> None:
+    values = {"half": 2, "thousand": 1, "part": 8, "million": 1.2, "day": "2026-05-12"}
+    text = "2 1/2 cups, 1_000 spoons, about 8,000 bolts for $1.2M, on 12/05, 2026-05-12 in full"
+    assert unstated(values, text) == {"half", "thousand", "part", "million"}
+    assert unstated({"qty": 3, "day": "2026-12-12"}, "3 cups on 12/12 2026") == set()

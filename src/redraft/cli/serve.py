@@ -97,10 +97,10 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
-    if wants_ray(arguments):
-        return _fleet(arguments)
     # Huge pages under numpy's large arrays leave a server with whole ones where a few bytes are still in use.
     os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
+    if wants_ray(arguments):
+        return _fleet(arguments)
     set_up(arguments.threads)
 
     from redraft.engine.warm import warm_up

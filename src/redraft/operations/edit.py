@@ -49,8 +49,8 @@ from redraft.operations.variants import mean
 KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 ROOM = 48
-MARK = "\ufeff"  # of byte order, in front of a file
 """Tokens by which a rewritten span may grow if nothing else is said."""
+MARK = "\ufeff"  # of byte order, in front of a file
 NO_RECORD = (
     "the lines are no keys and values, nor one record, which is all that this model can edit by an instruction;"
     " give one line or record of it, as FILE:8, or load a larger model"

@@ -28,7 +28,7 @@ from redraft.operations.edit_names import (
     named_by,
     words_named,
 )
-from redraft.operations.edit_parts import assigned, is_exchange, is_part, replaced, runs_on_to
+from redraft.operations.edit_parts import assigned, is_exchange, replaced, runs_on_to, was_there
 from redraft.operations.edit_values import asking, plain_of, stated
 
 _QUOTE = r"""(?:\\?["'`“”])?"""
@@ -50,6 +50,8 @@ _SETTING = (
     r"(?!not |called |named |renamed |as |left |kept )"
 )
 """What a clause that gives a key with a value another one begins with."""
+_STATES = re.compile(r"(?:(?<!goes) to(?: be)?|[=:>→]|as|say|read|run|use)\s*$")
+"""How its beginning ends where a value follows, and no description."""
 _ALSO = rf"(?!(?:copy|move|rename|add|append|map|link|compare|convert|remove)\b)(?:the )?[\w-]+(?:['’]s)? {{0}}{_TO}"
 """Such a clause behind another one, as in "and server port to 80"."""
 _TERSE = (
@@ -170,10 +172,10 @@ def said_of(members: Mapping[str, str], instruction: str) -> Said:
             unread.append(text)
             is_governed = bool(condition) and "," not in text.rstrip(" ,")
         elif one.kind == "set" and (setting := setting_of(one.key, members[one.key], text)):
-            is_described = not re.search(r"(?:(?<!goes) to(?: be)?|[=:>→]|as|say|read|run|use)\s*$", setting[0])
+            is_described = not _STATES.search(setting[0])
             behind = text[setting.end() :].translate(inside)
             value, beside = stated(one.key, members[one.key], behind, described=is_described)
-            is_other = not is_part(setting["was"] or "", members[one.key]) or (
+            is_other = not was_there(setting["was"] or "", members[one.key]) or (
                 (value or "").startswith('"') and runs_on_to(members, members[one.key], behind)
             )
             if (

@@ -1,7 +1,9 @@
 """What a clause replaces: a value, or a part of one.
 
-Replace http by https in the url          url: "http://a" -> "https://a"
-Set LEVEL to debug                        Environment="LEVEL=info" -> "LEVEL=debug"
+    Replace http by https in the url          url: "http://a" -> "https://a"
+    Set LEVEL to debug                        Environment="LEVEL=info" -> "LEVEL=debug"
+
+What would change several members is none, nor is a name in a number's place, or a value that runs on to another key.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def is_exchange(members: Mapping[str, str], text: str) -> bool:
     return any(re.match(r'"?[\^~<>=v]*\d', members[key]) and not re.match(r"[\^~<>=v]*\d", found[3]) for key in keys)
 
 
-def is_part(was: str, old: str) -> bool:
+def was_there(was: str, old: str) -> bool:
     """Whether what a clause says was there is the old value, as JSON, or a part of it; also where it says nothing."""
     was, old = was.strip("\"'` ").lower(), old.strip('"').lower()
     ends = r"(?<![\w.]){}(?![\w])(?!\.\d)"

@@ -19,9 +19,10 @@ from redraft.numerals import spelled
 from redraft.operations.edit_member import NUMBER, SHORT, quoted
 
 _SPELLED = {spelled(number): str(number) for number in range(101)}
-_SWITCHED = dict.fromkeys(("true", "yes", "on", "enabled", "1"), "true") | dict.fromkeys(
-    ("false", "no", "off", "disabled", "0"), "false"
+_SWITCHED = dict.fromkeys(("true", "yes", "on", "enabled"), "true") | dict.fromkeys(
+    ("false", "no", "off", "disabled"), "false"
 )
+_BITS = {"1": "true", "0": "false"}
 _EMPTY = re.compile(r"(?:an? )?(?:empty(?: string| text| value)?|nothing|blank)", re.IGNORECASE)
 _IN_QUOTES = re.compile(r"""\\?(["'`])((?:(?!\\?\1).)+)\\?\1(?=$|[\s.,;!?])|(["'])\3|“([^“”]+)”""")
 _SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)}|[A-Za-z]\.[A-Za-z])\.$")
@@ -77,7 +78,8 @@ _BREAKS = re.compile(
 _DONE = re.compile(
     r"(?:turned|switched|bumped|increased|decreased|raised|lowered|reduced|doubled|halved|removed|deleted|dropped|renamed"
     r"|changed|replaced|updated|reviewed|adjusted|fixed|checked|corrected|translated|shortened|capitali[sz]ed|moved|copied"
-    r"|swapped|reset|cleared|emptied|unset|unchanged|kept|left|added|quoted|(?:un)?commented|improved|re(?:worded|written|stored|started|versed)|converted"
+    r"|swapped|reset|cleared|emptied|unset|unchanged|kept|left|added|quoted|(?:un)?commented"
+    r"|improved|re(?:worded|written|stored|started|versed)|converted"
     r"|rounded|sorted|gone|in [A-Z][a-z]+"
     r"|(?:much |a bit |slightly )?(?:more|less|shorter|longer|higher|lower|bigger|smaller|larger"
     r"|better|nicer|faster|slower|newer|older|earlier|later)|(?:in )?(?:bold|capitals|upper ?case|lower ?case)|unique"
@@ -87,11 +89,9 @@ _DONE = re.compile(
 """What describes what is to become of a value, and is none."""
 _NO_VALUE = re.compile(r"higher|lower|default|random|any|auto|max|min|same|previous|next|tbd|n/?a|unlimited", re.I)
 """Words that say no number."""
-_OTHER_NUMBERS = re.compile(r"-?(?:0x[\dA-Fa-f]+|[\d_,.]*)")
-"""Numbers in another way: how they are to be written is open."""
 _UNIT = (
-    r"[mk]?g|[mcdk]?l|lbs?|oz|cm|mm|km|ft|px|r?em|pt|[mu]?s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?|wks?|weeks?"
-    r"|months?|years?|[kKMGT]i?[bB]?|[kMG]Hz|bytes?|people|pieces|EUR|USD|GBP|CHF|%"
+    r"[mk]?g|[mcdk]?l|lbs?|oz|cm|mm|km|ft|px|r?em|pt|[mu]?s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?"
+    r"|wks?|weeks?|months?|years?|[kKMGT]i?[bB]?|[kMG]Hz|bytes?|people|pieces|EUR|USD|GBP|CHF|%"
 )
 _VERSION = r"v?\d+(?:\.\d+){0,2}(?:[-.][A-Za-z]\w*)*"
 _IMAGE = r"(?:[\w.-]+(?::\d+)?/)*[A-Za-z][\w.-]*:"
@@ -157,10 +157,10 @@ def _stated(key: str, old: str, text: str) -> Stated:
     is_switch, small = old in ("true", "false", "null"), word.lower()
     if _EMPTY.fullmatch(said):
         return Stated(None if old != "null" else '""')
-    found = (_SWITCHED.get(small) if is_switch and (old != "null" or small not in "01") else None) or (
-        "null" if small in ("null", "none") else None
-    )
-    if found is None and old not in ("true", "false"):
+    is_bool = old in ("true", "false")
+    found = (_SWITCHED.get(small) if is_switch else None) or ("null" if small in ("null", "none") else None)
+    found = found or (_BITS.get(small) if is_bool else None)
+    if found is None and not is_bool:
         found = _SPELLED.get(small) or (word if re.fullmatch(NUMBER, word) else None)
         unit = _UNITS.match(behind)
         if found and unit and _has_unit(key, unit[0].strip().lower()):
@@ -173,9 +173,8 @@ def _stated(key: str, old: str, text: str) -> Stated:
     if share := re.fullmatch(r"-?[\d.,]+\s?[%°€$£]|[€$£]\d[\d.,]*", said):
         is_part = old.startswith("0.") and re.fullmatch(r"\d+(?:\.\d+)?%", said)
         return Stated(f"{float(said[:-1]) / 100:g}" if is_part else quoted(share[0]))
-    is_odd = bool(re.match(r"\W*\d", word) or _NO_VALUE.fullmatch(word))
-    may_be = _ends(behind) and not is_odd
-    return Stated(quoted(word), asking(behind)) if may_be else Stated(None)
+    is_odd = re.match(r"\W*\d", word) or _NO_VALUE.fullmatch(word)
+    return Stated(quoted(word), asking(behind)) if _ends(behind) and not is_odd else Stated(None)
 
 
 def _has_unit(key: str, unit: str) -> bool:

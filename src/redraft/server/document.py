@@ -70,10 +70,10 @@ def complete(
     if len(revised) + holes != 1:
         raise ApiError(400, "segments must have holes, or one revision, and not both", param="segments")
     options = replace(options, max_tokens=None)
-    if revised and max_tokens is not None:
-        message = "max_tokens was sent with a revision, whose length slack bounds; leave it out"
-        raise ApiError(400, message, param="max_tokens")
     if revised:
+        if max_tokens is not None:
+            message = "max_tokens was sent with a revision, whose length slack bounds; leave it out"
+            raise ApiError(400, message, param="max_tokens")
         return _revised(engine, segments, revised[0], options)
     return _filled(engine, segments, max_tokens, options)
 

@@ -231,7 +231,7 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
     clocks, rest = clocks_of(text), _dates(whole)[1]
     if dated and not clocks and not (re.search(r"\d", rest) or _UNREAD_TIME.search(rest) or _NO_MIDNIGHT.search(rest)):
         clocks = ["00:00"]
-    days = [f"{day}T" for day in dates_of(text)] if dated else [""]
+    days = dates_of(text) if dated else [""]
     times = [clock if len(clock) > len("09:30") else f"{clock}:00" for clock in clocks]
     zones = offsets_like(offsets[0], named) if offsets else ["Z"]
     sure = {time for time in times if f"{(int(time[:2]) + 12) % 24:02}{time[2:]}" not in times}
@@ -239,7 +239,7 @@ def moments_of(text: str, *, dated: bool) -> list[str]:
     days_of = {
         time: days + [_beside(day, 1) for day in days if is_late and time in sure and time < "11"] for time in times
     }
-    return _few({f"{day}{time}{zone}" for time in times for day in days_of[time] for zone in zones})
+    return _few({f"{day}{'T' * dated}{time}{zone}" for time in times for day in days_of[time] for zone in zones})
 
 
 def is_shifted(hour: int, text: str) -> bool:
@@ -264,7 +264,7 @@ def bound_of(text: str, form: str) -> str | None:
         return rf"(?:{year})-\d\d-\d\d" if is_near else None
     is_abroad = is_zone_said(text) or bool(OFFSET_SAID.search(rest))
     read = [] if _HOURS_COUNTED.search(text) else dates_of(text)
-    days = {_beside(f"{day}T", more)[:-1] for day in read for more in (-is_abroad, 0, 1)}
+    days = {_beside(day, more) for day in read for more in (-is_abroad, 0, 1)}
     day = "|".join(sorted(days)) if days else rf"(?:{year})-\d\d-\d\d"
     minutes = {"59", *(f"{five:02}" for five in range(0, 60, 5))} | {*re.findall(r"(?=([0-5]\d))", text, re.ASCII)}
     minute = r"\d\d" if _MINUTES_COUNTED.search(text) else "|".join(sorted(minutes))
@@ -337,9 +337,9 @@ def _with_minutes(text: str) -> str:
 
 
 def _beside(day: str, more: int) -> str:
-    """The day so many days behind one, which is written as `2026-05-12T`."""
+    """The day so many days behind one, as ISO has it."""
     try:
-        return f"{date.fromisoformat(day[:-1]) + timedelta(more)}T"
+        return f"{date.fromisoformat(day) + timedelta(more)}"
     except OverflowError:  # it is the first one, or the last
         return day
 

@@ -99,11 +99,11 @@ def unstated(values: Mapping[str, Any], text: str) -> set[str]:
     }
     digits, words = frozenset[Decimal](), words_of(text)
     if numbers:  # a part of 12k or of 12 500 is none that is stated
-        text = _PARTIAL.sub(" ", text)
-        large = [re.split(r"[    ]|[kmbt]", one, flags=re.I) for one in _LARGE.findall(text)]
+        whole = _PARTIAL.sub(" ", text)
+        large = [re.split(r"[    ]|[kmbt]", one, flags=re.I) for one in _LARGE.findall(whole)]
         parts = {one for several in large for part in several for one in _in_digits(part)}
-        digits = frozenset(_in_digits(text, grouped_alone=True)) - parts
-        digits |= {*_in_digits(_LARGE.sub(" ", text), grouped_alone=True)}
+        digits = frozenset(_in_digits(whole, grouped_alone=True)) - parts
+        digits |= {*_in_digits(_LARGE.sub(" ", whole), grouped_alone=True)}
     odd = {
         key for key, value in numbers.items() if Decimal(str(value)) not in digits and not _is_spelled_out(value, words)
     }

@@ -1,6 +1,8 @@
 """Which zones a text states beside its times, by name or as an offset.
 
-14:30 CET, (UTC+2), +0200        14:30:00+01:00, 14:30:00+02:00, 14:30:00+02:00
+    14:30 CET, (UTC+2), +0200        14:30:00+01:00, 14:30:00+02:00, 14:30:00+02:00
+
+A name of several meanings, as CST, and a zone apart from its time are said, and not read.
 """
 
 from __future__ import annotations
@@ -11,38 +13,27 @@ OFFSET = re.compile(r"((?:T\d\d|:\d\d):\d\d(?:\.\d+)?|\b\d\d?:\d\d(?=\+))([+-]\d
 """A time and its offset, as ISO has it."""
 OFFSET_SAID = re.compile(r"[+-]\d\d?(?::?\d\d)?(?!\d)")
 """What may be an offset."""
-_HOURS = {
-    "WET": 0,
-    "WEST": 1,
-    "BST": 1,
-    "CET": 1,
-    "MEZ": 1,
-    "CEST": 2,
-    "MESZ": 2,
-    "EET": 2,
-    "EEST": 3,
-    "MSK": 3,
-    "SAST": 2,
-    "EST": -5,
-    "EDT": -4,
-    "CDT": -5,
-    "MST": -7,
-    "MDT": -6,
-    "PST": -8,
-    "PDT": -7,
-    "AKST": -9,
-    "AKDT": -8,
-    "HST": -10,
-    "BRT": -3,
-    "SGT": 8,
-    "HKT": 8,
-    "JST": 9,
-    "KST": 9,
-    "AEST": 10,
-    "AEDT": 11,
-    "NZST": 12,
-    "NZDT": 13,
+_AHEAD = {
+    0: "WET",
+    1: "WEST BST CET MEZ",
+    2: "CEST MESZ EET SAST",
+    3: "EEST MSK",
+    8: "SGT HKT",
+    9: "JST KST",
+    10: "AEST",
+    11: "AEDT",
+    12: "NZST",
+    13: "NZDT",
+    -3: "BRT",
+    -4: "EDT",
+    -5: "EST CDT",
+    -6: "MDT",
+    -7: "MST PDT",
+    -8: "PST AKDT",
+    -9: "AKST",
+    -10: "HST",
 }
+_HOURS = {name: hours for hours, names in _AHEAD.items() for name in names.split()}
 """Hours ahead of UTC of the names that have one meaning; CST and IST have several."""
 _OF_WINTER = re.compile(r"\b(?:WET|CET|MEZ|EET|[EMP]ST|AKST|AEST|NZST)\b")
 """People write these the whole year."""

@@ -42,8 +42,8 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 
 POLL_SEC, LAST_SEC = 0.05, 3.0
 _MALLOC = {"MALLOC_ARENA_MAX": (-8, 2), "MALLOC_MMAP_THRESHOLD_": (-3, 4 * 2**20)}
-"""Settings of glibc by their variables: their numbers in malloc.h, and values. Blocks from 4 MiB on lie by themselves:
-in a heap they leave holes, whose pages go back to the system but for the pieces of small ones between them."""
+"""Settings of glibc by their variables: numbers in malloc.h, and values. Blocks from 4 MiB on lie beside the heap,
+which they would tear holes into, unless it has such a hole already."""
 TRIM_SEC = 5.0
 """How often memory that is not used any more goes back to the system."""
 SWITCH_SEC = 0.0001
