@@ -19,7 +19,7 @@ import redraft
 from redraft.cli.file_lines import TextFile
 from redraft.cli.infill import _format_lost
 from redraft.errors import RequestError
-from redraft.operations.edit import _Span
+from redraft.operations.edit_instruction import MARK, Revision
 from redraft.operations.edit_record import MOST_CHARACTERS, record_of
 from redraft.operations.formats import judge_of
 
@@ -406,7 +406,7 @@ def test_exponents_without_end_and_merged_keys_are_no_work(text: str, answer: st
 def test_an_instruction_out_of_reach_is_refused() -> None:
     """A text over the context was revised in 42 pieces, for minutes, none of which saw the instruction."""
     with pytest.raises(RequestError, match="the model's context is"):
-        redraft.load("nano").edit("x: " + "ab, " * 1000, (3, 4003), instruction="Set a to b.")
+        redraft.load("nano").edit("x: " + "ab, " * 1000, (3, 4003), instruction="Set a to b.", slack=1)
 
 
 @pytest.mark.parametrize("form", ["{}={}", "{}: {}"])
@@ -494,7 +494,7 @@ def test_lines_of_a_file_are_judged_with_it(monkeypatch: pytest.MonkeyPatch) -> 
     nano = redraft.load("nano")
 
     def edited(text: str, span: str, instruction: str, answer: str) -> str:
-        monkeypatch.setattr("redraft.operations.edit._rewritten", lambda *_: _Span(answer, 1, 1, False))
+        monkeypatch.setattr("redraft.operations.edit_instruction.rewritten", lambda *_: Revision(answer, 1, 1, False))
         at = text.index(span)
         return nano.edit(text, (at, at + len(span)), instruction=instruction, seed=1).text
 
@@ -511,6 +511,32 @@ def test_a_line_of_a_file_over_the_context_is_edited() -> None:
     at = text.index(span)
     done = redraft.load("nano").edit(text, (at, at + len(span)), instruction="Set port to 9090.", seed=1)
     assert done.text == text.replace("8080", "9090")
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "instruction", "wanted"),
+    [
+        ('{"who":"Ada","qty":417}', "417", "Set qty to 52.", '{"who":"Ada","qty":52}'),
+        ("a: 1\nport: 8080 # x\n", "8080", "Set port to 9090", "a: 1\nport: 9090 # x\n"),
+        (f"{MARK}port: 8080\nb: 2\n", "8080", "Set port to 9090", f"{MARK}port: 9090\nb: 2\n"),
+        ('{"who":"Ada","qty":417}', '"who":"Ada"', "Set qty to 52.", None),
+        ('{"who":"Ada","qty":417}', "417", "Remove qty and set who to Bob", None),
+        ("port: 8080\n", "8080", "Make it 9090", None),
+    ],
+)
+def test_a_span_within_a_line_is_a_part_of_what_its_line_becomes(
+    text: str, span: str, instruction: str, wanted: str | None
+) -> None:
+    """It was the model's alone, which has no such spans in its lessons, and wrote nonsense into them."""
+    at = text.index(span)
+    done = redraft.load("nano").edit(text, (at, at + len(span)), instruction=instruction, seed=1)
+    assert done.text == (text if wanted is None else wanted)
+    assert done.left_out == ((f'"{instruction}"',) if wanted is None else ())
+
+
+def test_a_span_of_prose_is_beyond_nano() -> None:
+    with pytest.raises(RequestError, match="no keys and values"):
+        redraft.load("nano").edit("See you on Tuesday at noon.", (11, 18), instruction="Change it to Thursday")
 
 
 TWO = '[server]\nhost = "a"\nport = 80\n\n[database]\nhost = "b"\nport = 5432\n'

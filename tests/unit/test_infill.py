@@ -216,7 +216,7 @@ def test_an_edit_keeps_no_language_and_empties_nothing_where_the_time_is_up(
 
 
 def test_both_ways_of_an_edit_share_one_deadline(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redraft.operations.edit._rewritten", lambda *_: time.sleep(0.3))
+    monkeypatch.setattr("redraft.operations.edit.rewritten", lambda *_: time.sleep(0.3))
     with pytest.raises(DeadlineError):
         engine.edit("Send 417 melu.", (0, 14), instruction="Longer.", seed=1, options=Options(deadline_sec=0.2))
 
