@@ -29,18 +29,22 @@ class StopStrings:
                 raise RequestError(f"stop[{i}] has {len(stop)} characters; pass at most {MAX_STOP_CHARS}")
         self._stops = tuple(stops)
         self._held = ""
-        self._stopped = False
+        self.found: str | None = None
+        """The stop string that the text was cut at."""
 
     def push(self, piece: str) -> tuple[str, bool]:
         """Add the next piece; returns the text that is safe to show and whether a stop string was found."""
-        if self._stopped:
+        if self.found is not None:
             return "", True
         seen = self._held + piece
-        found = [(start + len(stop), start) for stop in self._stops if (start := seen.find(stop)) >= 0]
-        self._stopped = bool(found)
-        cut = min(found)[1] if found else len(seen) - self._num_held(seen)
-        self._held = "" if found else seen[cut:]
-        return seen[:cut], self._stopped
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := seen.find(stop)) >= 0]
+        if found:
+            _, cut, self.found = min(found)
+            self._held = ""
+            return seen[:cut], True
+        cut = len(seen) - self._num_held(seen)
+        self._held = seen[cut:]
+        return seen[:cut], False
 
     def finish(self) -> str:
         """The text held back, when no more follows; nothing after a stop."""

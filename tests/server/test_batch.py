@@ -90,12 +90,15 @@ def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
         ({"custom_id": "x", "url": "/v1/completions", "body": 3}, "invalid_value"),
         ({"body": {"prompt": "a"}, "prompt": "b"}, None),  # which was dropped
         ({"id": 1, "text": "a"}, None),
+        ({"custom_id": {"a": 1}, "prompt": "a"}, None),  # which was written as Python does
+        ({"custom_id": True, "prompt": "a"}, None),
     ],
 )
 def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, code: str | None) -> None:
     bad, good = run([row, {"messages": USER}])
     assert bad["response"]["status_code"] == 400
     assert bad["response"]["body"]["error"]["code"] == code
+    assert bad["custom_id"] in ("1", "x")
     assert said(good) == ANSWER
 
 

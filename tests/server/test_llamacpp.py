@@ -34,8 +34,9 @@ def test_a_completion_is_the_text_of_openai_s_in_llama_cpp_s_form(http: httpx2.C
     assert asked(http, prompt=PROMPT)["tokens"] == []
     short = asked(http, prompt=PROMPT, n_predict=3)
     assert (short["tokens_predicted"], short["stop_type"]) == (3, "limit")
-    cut = asked(http, prompt=PROMPT, stop=["417"])
-    assert (cut["stop_type"], cut["stopping_word"], "417" in cut["content"]) == ("word", "417", False)
+    for stops in (["417"], ["nowhere", "417"]):
+        cut = asked(http, prompt=PROMPT, stop=stops)
+        assert (cut["stop_type"], cut["stopping_word"], "417" in cut["content"]) == ("word", "417", False)
 
 
 def test_a_stream_is_the_same_in_pieces_without_a_mark_at_the_end(http: httpx2.Client) -> None:

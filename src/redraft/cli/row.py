@@ -10,7 +10,7 @@ from typing import IO
 
 from redraft.server.http.errors import ApiError
 from redraft.server.limits import read_json
-from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES
+from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES, is_name
 
 PIECE = 2**20  # bytes that are read at a time of a row that is too long
 
@@ -55,6 +55,7 @@ def id_of(row: bytes) -> str | None:
     """A row's own name."""
     with suppress(ValueError, RecursionError):
         found = read_json(row)
-        if isinstance(found, dict) and found.get("custom_id") is not None and len(str(found["custom_id"])) <= MOST_ID:
-            return str(found["custom_id"])
+        name = found.get("custom_id") if isinstance(found, dict) else None
+        if is_name(name) and len(str(name)) <= MOST_ID:
+            return str(name)
     return None

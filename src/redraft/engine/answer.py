@@ -120,6 +120,11 @@ class Answer:
         return len(self.tokens) if self._begins is None else self._begins
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that has ended the content."""
+        return self._stops.found
+
+    @property
     def steps(self) -> list[int]:
         """Denoising steps of each block."""
         return [block.steps for block in self.blocks]

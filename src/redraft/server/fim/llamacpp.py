@@ -154,12 +154,12 @@ def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:
 
 
 def _finished(exchange: Exchange, body: LlamaCompletion, i: int, done: Generation) -> Json:
-    asked, stops = exchange.work.requests[i], [body.stop] if isinstance(body.stop, str) else body.stop or []
+    asked, answer = exchange.work.requests[i], exchange.answers.answers[i]
     found = llama_reply(exchange.service, done, len(asked.prompt), asked.max_tokens) | {"index": i}
     found["prompt"] = exchange.service.engine.text.decode(asked.shown_prompt, skip_special=False)
     found["tokens"] = list(done.tokens) if body.return_tokens and not body.stream else []
-    if exchange.answers.answers[i].stopped:
-        found |= {"stop_type": "word", "stopping_word": stops[0] if len(stops) == 1 else ""}
+    if answer.stopped:
+        found |= {"stop_type": "word", "stopping_word": answer.stop_string}
     if body.n_probs:
         found["completion_probabilities"] = _probabilities(exchange, done.content_logprobs)
     return found

@@ -104,8 +104,8 @@ class Middleware:
         if "content-length" in headers and "transfer-encoding" in headers:
             said = "the body has a Content-Length and a Transfer-Encoding; send one of them"
             return ApiError(400, said, code="two_lengths")
-        packed = headers.get("content-encoding", "identity").strip().lower()
-        if packed not in ("", "identity"):
+        packed = ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"content-encoding")
+        if packed.strip().lower() not in ("", "identity"):
             said = f"the body is encoded as {packed[:40]!r}; send it as it is, without Content-Encoding"
             return ApiError(415, said, code="content_encoding")
         length = headers.get("content-length", "0")

@@ -54,10 +54,17 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
     raise refusal
 
 
+def is_name(name: object) -> bool:
+    """Whether it may be a row's `custom_id`: a string, or an integer, as tables have them."""
+    return isinstance(name, str | int) and not isinstance(name, bool)
+
+
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
     """The path that a row asks for, and the body. Raises ApiError."""
     body = _object(row)
-    if len(str(body.get("custom_id"))) > MOST_ID:
+    if not is_name(name := body.get("custom_id")) and name is not None:
+        raise ApiError(400, f"custom_id is {name!r:.100}; it must be a string", param="custom_id")
+    if len(str(name)) > MOST_ID:
         raise ApiError(400, f"custom_id has more than {MOST_ID} characters; send fewer", param="custom_id")
     url, method = body.get("url"), body.get("method")
     if "body" in body:
