@@ -25,6 +25,7 @@ from redraft.constraints.compile.moments import (
     without_moments,
     words_of,
 )
+from redraft.constraints.compile.named import named_values
 from redraft.constraints.compile.zones import is_zone_said
 from redraft.numerals import spelled
 from redraft.pointers import at_step
@@ -84,6 +85,8 @@ _NEGATION = re.compile(
     r"|n['’]t\b",
     re.I,
 )
+LOOKS = frozenset(("const", "format", "pattern", "minLength", "maxLength", "allOf", "oneOf", "not", "if", "$ref"))
+"""Keywords by which a schema says itself how a string looks."""
 _SEPARATORS = r"[\s_-]"
 _BETWEEN_WORDS = re.compile(rf"(?<=[^\W_]){_SEPARATORS}+(?=[^\W_])")
 
@@ -199,10 +202,10 @@ def _form(choice: str) -> str:
 
 
 def with_stated_choices(schema: Any, text: str) -> Any:
-    """A schema whose fields choose what a text says (`stated_choice`). Not so within lists, of whose items each may
-    mean another."""
+    """A schema whose fields choose what a text says (`stated_choice`), or has for such a name (`named_values`). Not so
+    within lists, of whose items each may mean another."""
 
-    def narrowed(part: Any, depth: int) -> Any:
+    def narrowed(part: Any, depth: int, name: str = "") -> Any:
         check_time()
         if not isinstance(part, dict) or depth == 0:
             return part
@@ -212,9 +215,15 @@ def with_stated_choices(schema: Any, text: str) -> Any:
         if isinstance(choices := part.get("enum"), list):
             return part | {"enum": stated_choice(choices, text)}
         if isinstance(several := part.get("anyOf"), list):
-            return part | {"anyOf": [narrowed(one, depth - 1) for one in several]}
+            return part | {"anyOf": [narrowed(one, depth - 1, name) for one in several]}
         if isinstance(fields := part.get("properties"), dict):
-            return part | {"properties": {name: narrowed(field, depth - 1) for name, field in fields.items()}}
+            return part | {"properties": {name: narrowed(field, depth - 1, name) for name, field in fields.items()}}
+        if (
+            part.get("type") in ("string", ["string"], ["string", "null"], ["null", "string"])
+            and not part.keys() & LOOKS
+        ):
+            values: list[str | None] = [*named_values(name, text)]
+            return part | {"enum": values + [None] * ("null" in part["type"])} if values else part
         return part
 
     # A reference into a field would take what this field alone is held to.
