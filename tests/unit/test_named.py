@@ -10,7 +10,6 @@ import pytest
 import redraft
 from redraft.constraints.compile.named import named_values
 from redraft.constraints.compile.stated import with_stated_choices
-from redraft.constraints.sources import schema_source
 
 TEXT = "Order QT-778-B: write to office@graystone.net, or see https://docs.pinwheel.dev/a?b=1. Tel. (555) 010-4455."
 
