@@ -30,7 +30,6 @@ class LayerPrefix:
     def __init__(self, layer: LayerConfig, room: int, dtype: torch.dtype, device: torch.device) -> None:
         self.window = layer.window
         self.origin = 0
-        self._widest = 0  # most rows placed at once since the last trim; a sliding buffer may have grown for them
         if layer.window is not None:
             room = min(room, 2 * layer.window + MIN_ROOM)
         shape = (layer.num_kv_heads, max(room, MIN_ROOM), layer.head_dim)
@@ -52,7 +51,7 @@ class LayerPrefix:
 
     def claim(self, start: int, rows: int) -> slice:
         """Make room for rows at sequence index `start`; returns which buffer rows they may see, themselves last."""
-        end, self._widest = start + rows, max(self._widest, rows)
+        end = start + rows
         first = 0 if self.window is None else max(0, start - self.window + 1)
         if end - self.origin > self.keys.shape[1]:
             self._make_room(first, start, end)
@@ -61,20 +60,23 @@ class LayerPrefix:
     def snapshot(
         self, start: int, end: int
     ) -> tuple[Float[Tensor, "kv_heads keys head_dim"], Float[Tensor, "kv_heads keys head_dim"]]:
-        """Copies for `restore` at sequence index `end`: tokens from `start` on; on a sliding layer the last W-1."""
-        first = start if self.window is None else max(0, end - self.window + 1)
+        """Views for `restore`: tokens from `start` to `end`, on a sliding layer of these the last W-1."""
+        first = start if self.window is None else max(start, end - self.window + 1)
         rows = slice(first - self.origin, end - self.origin)
-        return self.keys[:, rows].clone(), self.values[:, rows].clone()
+        return self.keys[:, rows], self.values[:, rows]
 
     def restore(
         self,
         end: int,
         keys: Float[Tensor, "kv_heads keys head_dim"],
         values: Float[Tensor, "kv_heads keys head_dim"],
+        *,
+        follows: bool = False,
     ) -> None:
-        """Put a snapshot back so that the layer ends at `end`. Full layers need theirs in order, from the start."""
+        """Put a snapshot back so that the layer ends at `end`. Those of several chunks come in order, all but the first
+        `follow`ing: on full layers from the start, on a sliding one from the chunk with the first token seen."""
         first = end - keys.shape[1]
-        if self.window is not None:
+        if not follows:
             self.origin = first
         if end - self.origin > self.keys.shape[1]:
             self._make_room(self.origin, first, end)
@@ -101,7 +103,6 @@ class LayerPrefix:
 
     def trim(self, length: int) -> None:
         """Shrink a sliding buffer that a wide forward has grown beyond its bound."""
-        self._widest = 0
         if self.window is not None and self.keys.shape[1] > (room := 2 * self.window + MIN_ROOM):
             self._move(max(0, length - self.window + 1), length, room)
 
@@ -155,7 +156,3 @@ class Prefix:
             assert self.length - layer.origin <= layer.keys.shape[1], f"layer {i}: length beyond its buffer"
             if layer.window is None:
                 assert layer.origin == 0, f"layer {i}: a full layer forgot its first {layer.origin} tokens"
-            else:
-                # Twice its window and a canvas, or what a wider forward needed.
-                most = max(2 * layer.window + MIN_ROOM, layer.window - 1 + layer._widest)
-                assert layer.keys.shape[1] <= most, f"layer {i}: sliding buffer over {most} rows"

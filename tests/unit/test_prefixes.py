@@ -9,9 +9,6 @@ from redraft.engine.prefixes import Chain, Prefixes
 
 pytestmark = pytest.mark.typed
 
-"""The released 26B model's layers (its config.json)."""
-
-
 def stand(prefix: Prefix, end: int) -> Prefix:
     """A prefix that holds `end` tokens of random keys and values."""
     for layer in prefix.layers:
@@ -24,13 +21,15 @@ def stand(prefix: Prefix, end: int) -> Prefix:
 def test_a_chunk_that_is_too_large_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was copied, kept, and the store was emptied to make room for it."""
     layers = tiny_config(sliding_window=400).layers
-    small = Prefixes(layers, 4).chunk_bytes(256)
-    store = Prefixes(layers, 4, small)
+    chunk = Prefixes(layers, 4).chunk_bytes(256)
+    store = Prefixes(layers, 4, chunk)
     prompt = list(range(600))
     store.keep(Chain(prompt), stand(Prefix(layers, room=600), 256))
-    assert store.chunk_bytes(512) > small == store.num_bytes
+    assert store.num_bytes == chunk
+    store.max_bytes = chunk - 1
     monkeypatch.setattr("redraft.cache.LayerPrefix.snapshot", lambda *_: pytest.fail("copied for nothing"))
     store.keep(Chain(prompt), stand(Prefix(layers, room=600), 512))
+    store.max_bytes = chunk
     store.check()
     assert store.load(Chain(prompt), Prefix(layers, room=600)) == 256
 
@@ -42,7 +41,33 @@ def test_bytes_are_counted_before_they_are_taken(window: int) -> None:
     for end in (256, 512):
         store.keep(chain, stand(Prefix(layers, room=600), end))
         store.check()  # compares with what the tensors hold
-    assert store.num_bytes == store.chunk_bytes(256) + store.chunk_bytes(512)
+    assert store.num_bytes == 2 * store.chunk_bytes(256)
+
+
+@pytest.mark.parametrize("window", [20, 255, 256, 257, 300, 700, 5000])
+@pytest.mark.parametrize("length", [257, 600, 1300])
+def test_what_is_loaded_is_what_was_kept(window: int, length: int) -> None:
+    """A chunk holds its own tokens alone, of which a sliding layer gets those that the next one sees. Each held the
+    last W-1, and every one of a chain was copied."""
+    layers = tiny_config(sliding_window=window).layers
+    keys, store = {}, Prefixes(layers, 4, 10**9)
+    prompt, one = list(range(length)), Prefix(layers, room=length)
+    for end in (*range(256, length, 256), length):
+        for i, layer in enumerate(one.layers):
+            shape = end - one.length, layer.keys.shape[0], layer.keys.shape[2]
+            keys[i, end] = torch.randn(shape)
+            layer.place(one.length, keys[i, end], -keys[i, end])
+        one.advance(end - one.length)
+        store.keep(Chain(prompt), one)
+    store.check()
+    found = Prefix(layers, room=length)
+    assert store.load(Chain(prompt), found) == found.length == (length - 1) // 256 * 256
+    found.check()
+    for i, layer in enumerate(found.layers):
+        whole = torch.cat([part for (at, end), part in keys.items() if at == i and end <= found.length])
+        first = 0 if layer.window is None else max(0, found.length - layer.window + 1)
+        held = layer.keys[:, first - layer.origin : found.length - layer.origin].transpose(0, 1)
+        assert torch.equal(held, whole[first:])
 
 
 def test_a_name_stands_for_everything_before_it() -> None:

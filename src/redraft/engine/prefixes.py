@@ -2,9 +2,9 @@
 
 A prompt is cut where its forwards are cut anyway: at multiples of PREFILL_CHUNK, or beside an image that is there. A
 chunk's name is a digest of its tokens and pixels and of the name before it, so it implies everything before it. A
-chunk holds what a `Prefix` needs to stand at its end: on full layers its own keys and values, on sliding layers those
-of the last W-1 tokens. A hit is copied into the new request's cache, so nothing is shared while it runs. A hit and a
-miss give bit-equal answers, because the remaining forwards are the same.
+chunk holds its own keys and values, on sliding layers at most those of its last W-1 tokens. A hit is copied into the
+new request's cache, so nothing is shared while it runs: of a sliding layer the chunks that the next token still sees.
+A hit and a miss give bit-equal answers, because the remaining forwards are the same.
 
 Memory is bounded in bytes. Least recently used chunks go first, ends of chains before what they stand on.
 """
@@ -29,9 +29,9 @@ PREFILL_CHUNK = 256
 """Prompt tokens per forward and request: bounds the mask and the activations of a long prompt."""
 
 LEAST_BYTES = 256 * 2**20
-KEPT_CHUNKS = 16
-"""The default bound: LEAST_BYTES, or a prompt of this many chunks if that is more. Sliding layers make it more: for the
-26B model a chunk has 204 MiB."""
+KEPT_CHUNKS = 48
+"""The default bound: LEAST_BYTES, or a prompt of this many chunks if that is more: for the 26B model, whose chunk has
+55 MiB, it is."""
 
 
 class Chain:
@@ -74,16 +74,14 @@ class Prefixes:
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise RequestError(f"prefix_bytes is {max_bytes!r}; it must be an integer of at least 0 (0 keeps nothing)")
         if max_bytes is None:
-            ends = range(PREFILL_CHUNK, (KEPT_CHUNKS + 1) * PREFILL_CHUNK, PREFILL_CHUNK)
-            max_bytes = max(LEAST_BYTES, sum(map(self.chunk_bytes, ends)))
+            max_bytes = max(LEAST_BYTES, KEPT_CHUNKS * self.chunk_bytes(PREFILL_CHUNK))
         self.max_bytes = self._wanted = max_bytes
         self.hits = self.misses = 0
         self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
 
-    def chunk_bytes(self, end: int, rows: int = PREFILL_CHUNK) -> int:
-        """What a chunk of `rows` that ends at token `end` takes: its own keys and values, or a sliding layer's last
-        W-1."""
-        held = ((layer, rows if layer.window is None else min(end, layer.window - 1)) for layer in self.layers)
+    def chunk_bytes(self, rows: int) -> int:
+        """What a chunk of `rows` takes: its keys and values, of a sliding layer the last W-1."""
+        held = ((layer, rows if layer.window is None else min(rows, layer.window - 1)) for layer in self.layers)
         return sum(2 * self.itemsize * layer.num_kv_heads * layer.head_dim * count for layer, count in held)
 
     def load(self, chain: Chain, prefix: Prefix) -> int:
@@ -91,16 +89,19 @@ class Prefixes:
 
         At least one token is left to encode, for the first canvas needs a forward to come with.
         """
-        length, prompt = 0, len(chain.tokens)
+        found, prompt = list[tuple[int, _Chunk]](), len(chain.tokens)
         for number, end in enumerate(chain.ends[1:], start=1):
-            name = chain.name(number)
-            chunk = self._chunks.get(name)
+            chunk = self._chunks.get(name := chain.name(number))
             if chunk is None or end == prompt:
                 break
             self._chunks.move_to_end(name)
-            for layer, (keys, values) in zip(prefix.layers, chunk.layers, strict=True):
-                layer.restore(end, keys, values)
-            length = end
+            found.append((end, chunk))
+        length = found[-1][0] if found else 0
+        for i, layer in enumerate(prefix.layers):
+            behind = 0 if layer.window is None else length - layer.window + 1
+            seen = [(end, *chunk.layers[i]) for end, chunk in found if end > behind]
+            for at, part in enumerate(seen):
+                layer.restore(*part, follows=at > 0)
         prefix.length = length
         self.hits += length
         self.misses += prompt - length
@@ -113,13 +114,14 @@ class Prefixes:
             return
         number = chain.ends.index(end)
         start = chain.ends[number - 1]
-        size = self.chunk_bytes(end, end - start)
+        size = self.chunk_bytes(end - start)
         above, name = chain.name(number - 1), chain.name(number)
         if name in self._chunks or size > self.max_bytes:
             return
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
-        layers = [layer.snapshot(start, end) for layer in prefix.layers]
+        views = (layer.snapshot(start, end) for layer in prefix.layers)
+        layers = [(keys.clone(), values.clone()) for keys, values in views]
         if above != ROOT:
             self._chunks[above].children += 1
         self._chunks[name] = _Chunk(above, layers, size)
