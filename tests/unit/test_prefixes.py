@@ -9,6 +9,7 @@ from redraft.engine.prefixes import Chain, Prefixes
 
 pytestmark = pytest.mark.typed
 
+
 def stand(prefix: Prefix, end: int) -> Prefix:
     """A prefix that holds `end` tokens of random keys and values."""
     for layer in prefix.layers:

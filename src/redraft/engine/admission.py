@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from redraft.engine.memory import Ledger
-from redraft.engine.runner import Runner
+from redraft.engine.runner import LESS, Runner
 from redraft.engine.scheduler import Batch, Scheduler
 from redraft.engine.sequence import Sequence
 from redraft.errors import RunError
 
-_LESS = "shorten the request, give the engine fewer at a time (max_running), or load the model in fewer bits"
+PATIENCE = 64
+"""Forwards that go well before they are widened again."""
 
 
 class Admission:
     """Between the scheduler's queue and the runner. Prefixes have what the ledger leaves."""
 
     def __init__(self, scheduler: Scheduler, runner: Runner, ledger: Ledger) -> None:
-        self.scheduler, self.runner, self.ledger = scheduler, runner, ledger
+        self.scheduler, self.runner, self.ledger, self._went_well = scheduler, runner, ledger, 0
         scheduler.max_rows = ledger.max_rows
 
     def check(self, sequence: Sequence) -> None:
         """Raise RequestError, with what would fit, for a request that never will."""
         request = sequence.request
-        self.ledger.check(self.runner.demand(sequence, self.ledger), len(request.prompt), request.max_tokens)
+        alone = self.runner.demand(sequence, self.ledger, placed=False)
+        self.ledger.check(alone, len(request.prompt), request.max_tokens)
 
-    def admit(self, then: Callable[[Sequence], None], fail: Callable[[Sequence, Exception], None]) -> None:
-        """Open what fits, and do `then` with each; `fail` takes those that cannot be opened, each for itself."""
+    def admit(self) -> Iterator[tuple[Sequence, Exception | None]]:
+        """Open what fits: each that runs now, and with its error each that cannot be opened."""
         for one in self.scheduler.admit(self._fits):
+            error: Exception | None = None
             try:
-                if self.runner.open(one, self.scheduler.running.values()):
-                    then(one)
-                else:
+                if not self.runner.open(one, self.scheduler.running.values()):
                     self._put_back(one)
-            except Exception as error:  # whatever opening it met is its own failure alone
-                fail(one, error)
+                    continue
+                self.ledger.holds(one.number, one.prefix.num_bytes)
+            except Exception as failure:  # whatever opening it met is its own failure alone
+                error = failure
+            yield one, error
+        self.ledger.standing = self.runner.idle(self.scheduler.running.values())
         self._bound_prefixes()
 
     def leave(self, sequence: Sequence) -> None:
@@ -46,25 +51,36 @@ class Admission:
             other.starved = False
 
     def narrow(self, batch: Batch) -> None:
-        """Memory ran out in this forward: the next ones have half its rows, until nothing runs."""
+        """Memory ran out in this forward: the next ones have half its rows."""
         least = min(piece.rows for piece in batch)
-        self.scheduler.max_rows = max(least, sum(piece.rows for piece in batch) // 2)
+        self.scheduler.max_rows, self._went_well = max(least, sum(piece.rows for piece in batch) // 2), 0
+
+    def widen(self) -> None:
+        """This forward went well. Behind many such, the next ones may have twice as many rows again."""
+        self._went_well += 1
+        if self._went_well % PATIENCE == 0:
+            self.scheduler.max_rows = min(2 * self.scheduler.max_rows, self.ledger.max_rows)
 
     def starved(self) -> tuple[list[Sequence], RunError]:
         """The request that gives way where there is memory for no running one: the youngest; and its error."""
         found = [one for one in self.scheduler.running.values() if one.starved]
-        return found[-1:], RunError(f"memory ran out while the request was running; {_LESS}")
+        return found[-1:], RunError(f"memory ran out while the request was running; {LESS}")
 
     def _fits(self, sequence: Sequence) -> bool:
-        """Whether there is memory for a sequence beside the running ones; if so, it is entered in the ledger."""
-        demand = self.runner.demand(sequence, self.ledger)
+        """Whether there is memory for a sequence beside the running ones; if so, it is entered in the ledger. Where
+        there is none for a prefix at a place of the graphs, whose room is rounded up, it gets one of its own."""
         running = self.scheduler.running.values()
         self.ledger.standing = self.runner.idle(running)
-        if not self.ledger.fits(demand):
-            self.runner.give_way(running)
-            self.ledger.standing = 0
-        if self.ledger.running and not self.ledger.fits(demand):
-            return False
+        for sequence.placed in (True, False):
+            demand = self.runner.demand(sequence, self.ledger, placed=sequence.placed)
+            if not self.ledger.fits(demand):
+                self.runner.give_way(running)
+                self.ledger.standing = 0
+            if self.ledger.fits(demand):
+                break
+        else:
+            if self.ledger.running:
+                return False
         self.ledger.enter(sequence.number, demand)
         self._bound_prefixes()
         return True
@@ -77,6 +93,6 @@ class Admission:
         """There was less memory than the ledger took for granted: this one waits until another ends."""
         self.ledger.leave(sequence.number)
         if not self.ledger.running:
-            raise RunError(f"memory ran out before the request began; {_LESS}")
-        self.ledger.memory = self.ledger.taken
+            raise RunError(f"memory ran out before the request began; {LESS}")
+        self.ledger.short = self.ledger.taken
         self.scheduler.postpone(sequence)

@@ -51,7 +51,8 @@ class CausalSequence(Sequence):
         if not self.request.read_prompt or self.blocks:
             return self._draw(logits)
         behind = self.prompt[self.read - self.fresh + 1 : self.read + 1].tolist()
-        self.heard += logprobs(logits, behind, self.request.logprobs or 0) if behind else []
+        # A list of its own: where memory runs out behind it, the step is taken back (runner.py).
+        self.heard = [*self.heard, *(logprobs(logits, behind, self.request.logprobs or 0) if behind else [])]
         if self.read < len(self.prompt):
             return []
         read = PromptRead(self.heard)

@@ -293,18 +293,17 @@ class Loop:
             self._end(one, "aborted")
 
     def _admit(self) -> None:
-        def keep_time(one: Sequence) -> None:
-            if isinstance(one, CanvasSequence):
+        for one, error in self.admission.admit():
+            if error is not None:
+                self._fail([one], error)
+            elif isinstance(one, CanvasSequence):
                 one.keep_time(self.clock)
-
-        self.admission.admit(keep_time, lambda one, error: self._fail([one], error))
         self._share_prompts()
 
     def _forward(self, batch: Batch) -> None:
         shortages = self.runner.shortages
         found = self.runner.run(batch)
-        if self.runner.shortages > shortages:
-            self.admission.narrow(batch)
+        self.admission.narrow(batch) if self.runner.shortages > shortages else self.admission.widen()
         self.forwards += 1
         for piece in batch:
             self.encoded_rows += piece.encode
@@ -317,9 +316,12 @@ class Loop:
     def _share_prompts(self) -> None:
         """Let variants take over the prompt of the request they stand behind, once it is encoded."""
         for one in list(self.scheduler.running.values()):
-            if (ahead := one.behind) is None or not ahead.opened:
+            if (ahead := one.behind) is None:
                 continue
-            if ahead.prefix.length == len(ahead.prompt):
+            if not ahead.opened:
+                if ahead.number in self.scheduler.waiting:  # put back for lack of memory: it may wait for this one
+                    one.behind = None
+            elif ahead.prefix.length == len(ahead.prompt):
                 self.runner.share(ahead, one)
                 one.behind = None
             elif ahead.read == len(ahead.prompt):  # it has gone on to commit a block: too late to share

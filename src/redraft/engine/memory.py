@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -55,6 +55,7 @@ class Demand:
 
 class Ledger:
     """The books of one model on one device. `memory` is what all of it may take, None if unknown: then all fits.
+    `short` is what was taken when memory ran out all the same; it counts until nothing runs.
 
     `max_rows` are the rows of the widest forward, lowered if the device has no room for its temporary tensors.
     """
@@ -85,6 +86,7 @@ class Ledger:
         self.graphs = min(PLACES, canvases) * need.canvas if graphs else 0
         self.running: dict[int, Demand] = {}
         self.standing = 0
+        self.short: int | None = None
 
     def cache(self, room: int) -> int:
         """Bytes of keys and values with room for that many tokens (`redraft/cache.py`)."""
@@ -108,6 +110,13 @@ class Ledger:
     def leave(self, number: int) -> None:
         """It has ended, or never ran."""
         self.running.pop(number, None)
+        if not self.running:
+            self.short = None
+
+    def holds(self, number: int, cache: int) -> None:
+        """The keys and values of a running request take so many bytes: more than it asked for, in a larger place."""
+        one = self.running[number]
+        self.running[number] = replace(one, cache=max(one.cache, cache))
 
     @property
     def fixed(self) -> int:
@@ -122,14 +131,17 @@ class Ledger:
     @property
     def left(self) -> int | None:
         """Bytes for prefixes; None if unknown."""
-        return None if self.memory is None else max(0, self.memory - self.taken)
+        most = self._most
+        return None if most is None else max(0, most - self.taken)
+
+    @property
+    def _most(self) -> int | None:
+        return min((most for most in (self.memory, self.short) if most is not None), default=None)
 
     def fits(self, demand: Demand) -> bool:
         """Whether a request fits beside the running ones, if prefixes give way."""
-        if self.memory is None:
-            return True
-        wanted = self._requests(*self.running.values(), demand)
-        return self.fixed + self.standing + wanted <= self.memory
+        wanted, most = self._requests(*self.running.values(), demand), self._most
+        return most is None or self.fixed + self.standing + wanted <= most
 
     def check(self, demand: Demand, prompt: int, max_tokens: int) -> None:
         """Raise RequestError, with what would fit, if a request does not fit alone."""

@@ -37,7 +37,7 @@ from redraft.engine.reading import NUMBERS, draws, may_read_alone, parted, read_
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.scheduler import Batch, Piece
 from redraft.engine.sequence import CanvasSequence, Sequence
-from redraft.errors import ran_out
+from redraft.errors import RunError, ran_out
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import GraphPlaces, Placed
 from redraft.model.rows import Mode, Rows, SoftTokens, Span
@@ -45,6 +45,8 @@ from redraft.shapes import Float, Int, Tensor
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+LESS = "shorten the request, give the engine fewer at a time (max_running), or load the model in fewer bits"
 
 
 class Runner:
@@ -59,11 +61,12 @@ class Runner:
         self.model, self.prefixes, self.places = model, prefixes, GraphPlaces(model) if graphs else None
         self.no_graphs, self.shortages = "", 0
         self._rows: tuple[Batch, Rows] | None = None
+        self._has_graphs = True  # whether there is memory for them
 
-    def demand(self, sequence: Sequence, ledger: Ledger) -> Demand:
-        """What a sequence will take while it runs."""
+    def demand(self, sequence: Sequence, ledger: Ledger, *, placed: bool) -> Demand:
+        """What a sequence will take while it runs, with a prefix at a place of the graphs if that is to be."""
         request, room = sequence.request, sequence.room
-        fixed = self.places is not None and not request.causal
+        fixed = placed and self.places is not None and not request.causal
         logits = (request.logprobs is not None) + (request.language is not None) if request.width else 0
         # Below LONG they are small, and a deadline alone keeps them between steps.
         kept = logits * ledger.logits(request.width) if sequence.deadline is not None and streams(self.model) else 0
@@ -75,33 +78,30 @@ class Runner:
         """Give a sequence its prefix, filled with what is known of its prompt; `running` ones keep theirs. Returns
         whether there was memory for it."""
         used = [other.prefix for other in running if other.opened]
-        return self._within_memory(lambda: self._open(sequence, used)) is not None
+        with self._on_device():
+            return self._has_memory(lambda: self._open(sequence, used))
 
-    def _open(self, sequence: Sequence, used: list[Prefix]) -> bool:
+    def _open(self, sequence: Sequence, used: list[Prefix]) -> None:
         prefix = None
-        if self.places is not None and not sequence.request.causal:
+        if self.places is not None and sequence.placed and not sequence.request.causal:
             prefix = self.places.prefix(sequence.room, used)
         sequence.open(self.model, prefix=prefix)
         if not sequence.request.read_prompt:  # that needs the logits of all of it, which no kept prefix has
             sequence.read = sequence.cached = self.prefixes.load(sequence.chain, sequence.prefix)
         sequence.look()
-        return True  # for None would be a lack of memory
 
     def share(self, giver: Sequence, taker: Sequence) -> None:
         """Give one sequence another's prefix, which must hold exactly the prompt that they have in common. Without
         memory for the copies in between, the taker encodes its prompt itself."""
         assert giver.prefix.length == len(taker.prompt), "a prompt is shared when it has just been encoded"
 
-        def take() -> bool:
-            taker.prefix.take(giver.prefix)
-            return True
-
-        if self._within_memory(take):
-            taker.read, taker.cached, taker.soft = giver.read, giver.cached, {}
-        else:
-            taker.prefix.restart(0)
-            taker.read = taker.cached = 0
-            taker.look()
+        with self._on_device():
+            if self._has_memory(lambda: taker.prefix.take(giver.prefix)):
+                taker.read, taker.cached, taker.soft = giver.read, giver.cached, {}
+            else:
+                taker.prefix.restart(0)
+                taker.read = taker.cached = 0
+                taker.look()
 
     def idle(self, running: Iterable[Sequence]) -> int:
         """Bytes of fixed buffers that none of the `running` sequences uses."""
@@ -131,6 +131,13 @@ class Runner:
         """What some work for one sequence makes; None where there is no memory for it, not even without prefixes."""
         return self.in_halves(lambda _: [work()], [None])[0]
 
+    def _has_memory(self, work: Callable[[], None]) -> bool:
+        def done() -> bool:
+            work()
+            return True
+
+        return self._within_memory(done) is not None
+
     def _release(self) -> None:
         self.shortages += 1
         self.prefixes.clear()
@@ -141,13 +148,13 @@ class Runner:
             torch.cuda.empty_cache()
 
     def forget(self) -> None:
-        """Let go of the last forward's context: a sequence in it has ended."""
-        self._rows = None
+        """A sequence has ended: let go of the last forward's context, and try graphs again."""
+        self._rows, self._has_graphs = None, True
 
     def run(self, batch: Batch) -> list[list[Event]]:
         """One forward over the pieces of a batch; returns the events of each."""
         with self._on_device():
-            if self.places is not None and (placed := self._placed(self.places, batch)):
+            if self.places is not None and self._has_graphs and (placed := self._placed(self.places, batch)):
                 replayed = self._replayed(self.places, batch, placed)
                 if replayed is not None:
                     return replayed
@@ -161,8 +168,10 @@ class Runner:
 
     def cut_short(self, sequence: Sequence) -> list[Event]:
         """What is left to emit of a sequence at its deadline: its draft as the last block, if it has one."""
+        if not sequence.opened:
+            return []
         with self._on_device():
-            return self._safely(sequence, sequence.cut_short) if sequence.opened else []
+            return self._within_memory(lambda: self._safely(sequence, sequence.cut_short)) or []
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -172,8 +181,8 @@ class Runner:
             yield
 
     def _replayed(self, places: GraphPlaces, batch: Batch, placed: list[Placed]) -> list[list[Event]] | None:
-        """A step from a graph; None if it failed, and then the step is still to be done. A failure that is not one of
-        memory ends the use of graphs."""
+        """A step from a graph; None if it failed, and then the step is still to be done. Without memory for it there
+        are no graphs until a sequence has ended; any other failure ends the use of graphs."""
         try:
             step = places.step(placed, reads=placed[0].draws is not None)
             hidden, reading = step(placed)
@@ -188,8 +197,11 @@ class Runner:
                 return self._step(batch, [hidden[own] for own in rows])
             canvases = [one for piece in batch if shares_reading(one := piece.sequence)]
             return [self._advance(*both) for both in zip(canvases, stats, strict=True)]
-        if short:
-            self._release()
+        if short:  # here the tensors of the step that failed are gone with its frames
+            self._has_graphs = False
+            places.drop_graphs()
+            if self.model.device.type == "cuda":
+                torch.cuda.empty_cache()
         return None
 
     def _step(self, batch: Batch, parts: list[Float[Tensor, "_ hidden"]]) -> list[list[Event]]:
@@ -230,8 +242,12 @@ class Runner:
         return self._moved(sequence, None if stats is None else partial(sequence.advance_from, stats))
 
     def _moved(self, sequence: Sequence, advance: Callable[[], list[Event]] | None) -> list[Event]:
-        """The events of a step; none for one for which there is no memory."""
+        """The events of a step; none for one for which there is no memory. A causal one ends: what it would draw from
+        is gone, and its rows are encoded."""
         found = None if advance is None else self._within_memory(lambda: self._safely(sequence, advance))
+        if found is None and not sequence.width:
+            error = RunError(f"memory ran out while the request was running; {LESS}")
+            return [Finished("error", sequence.blocks, error)]
         sequence.starved = found is None
         return found or []
 
@@ -258,8 +274,7 @@ class Runner:
     def _placed(self, places: GraphPlaces, batch: Batch) -> list[Placed]:
         """The canvases at their places in the graph, if all have one and nothing is encoded; else none."""
         canvases = [one for piece in batch if isinstance(one := piece.sequence, CanvasSequence) and not piece.encode]
-        at = [place for one in canvases if (place := places.of(one.prefix, one.width)) is not None]
-        if len(at) < len(batch):
+        if len(canvases) < len(batch) or (at := places.of([one.prefix for one in canvases])) is None:
             return []
         reads = streams(self.model) and all(map(shares_reading, canvases))
         return [

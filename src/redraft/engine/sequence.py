@@ -49,6 +49,7 @@ class Sequence(ABC):
                                                                 waits for
     finished    whether it has had its last event   unread      canvas rows in forwards that no token has come of
     starved     whether there was no memory for its last step; it waits until another request ends
+    placed      whether its prefix may be one of those that graphs are recorded with
     caller      whose it is; by turns each caller's next one is run
     extra       rows that a step of its constraint takes as long as, about
 
@@ -71,6 +72,7 @@ class Sequence(ABC):
     finished: bool = False
     unread: int = 0
     starved: bool = False
+    placed: bool = True
     caller: object = None
     extra: int = 0
 
@@ -113,7 +115,9 @@ class Sequence(ABC):
         self.soft = {image.run.start: image.soft() for image in ahead}
 
     def close(self) -> None:
-        """It has had its last event: give its memory back."""
+        """It has had its last event: give its memory back. Its prefix may have a place in graphs, empty from now on."""
+        if self.opened:
+            self.prefix.restart(0)
         self.finished, self.opened, self.behind = True, False, None
         for name in ("prefix", "prompt", "chain", "noise", "goal", "canvas", "logits", "commit", "soft"):
             vars(self).pop(name, None)

@@ -8,7 +8,7 @@ A graph repeats launches with their addresses and sizes. So everything that chan
 memory: the part of a layer's buffers that a canvas sees, and the place of its own rows. A graph has a fixed number of
 places for canvases, each as wide as the model's canvas. Rows without a canvas are dead: they are computed, but no row
 reads their keys and their results are not used. So one graph serves any of the canvases at its places, narrower ones
-included. Unused places have an empty prefix.
+included. A place whose request has ended has an empty prefix.
 
 On a CPU the same step runs launch by launch; tests compare it with `model/rows.py::Rows`. Not covered: forwards that
 encode, and readings from logits.
@@ -34,6 +34,8 @@ _WARM_UPS = 2
 PLACES = 8
 """Most requests with fixed prefixes. With more canvases every operation takes longer than its launch, so that a graph
 would save nothing."""
+PATIENCE = 8
+"""Steps by a graph of twice the places that they need, or more, before another is made: that takes as long as some."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ class GraphPlaces:
         self.prefixes: list[Prefix] = []
         self._steps: dict[tuple[int, bool], GraphedStep] = {}
         self._pool: Any = None
+        self._wide = 0  # steps in a row whose graph had twice the places that they need
 
     @staticmethod
     def room_of(model: DiffusionGemma, room: int) -> int:
@@ -289,10 +292,21 @@ class GraphPlaces:
         self.prefixes.append(made)
         return made
 
-    def of(self, prefix: Prefix, width: int) -> int | None:
-        """The place of a canvas of that width after that prefix; None if it has none."""
-        found = (place for place, one in enumerate(self.prefixes) if one is prefix)
-        return next(found, None) if 0 < width <= self.width else None
+    def of(self, prefixes: Sequence[Prefix]) -> list[int] | None:
+        """The places of prefixes that step together; None if one of them has none. Where a smaller graph would have
+        done for a while, they move to the first places."""
+        places = {id(one): place for place, one in enumerate(self.prefixes)}
+        if not all(id(one) in places for one in prefixes):
+            return None
+        at = [places[id(one)] for one in prefixes]
+        is_wide = max(at).bit_length() > (len(at) - 1).bit_length()
+        self._wide = self._wide + 1 if is_wide else 0
+        if self._wide <= PATIENCE:
+            return at
+        self._wide = 0
+        first = {id(one) for one in prefixes}
+        self.prefixes.sort(key=lambda one: id(one) not in first)  # graphs of which a place has changed are made anew
+        return [next(place for place, kept in enumerate(self.prefixes) if kept is one) for one in prefixes]
 
     def step(self, canvases: Sequence[Placed], *, reads: bool) -> GraphedStep:
         """The graph with enough places for these canvases, rounded up to a power of two."""
