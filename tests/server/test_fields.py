@@ -28,6 +28,8 @@ BASE: dict[str, Any] = {
 }
 """A sentence that the model is unsure of, for it has a word that is no word of the task's."""
 
+QUESTION = {"type": "predicate", "instructions": "Is it?", "name": "a"}
+
 CHANGES: dict[str, Any] = {
     # name: a value that must change the answer, the reply's form, or be refused by this name
     "messages": USER,
@@ -220,6 +222,19 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
         ("fim/completions", {"prompt": "a", "stream_options": {"include_usage": False}}, "stream_options"),
         ("responses", {"input": "a", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         ("completions", {"prompt": "a", "suffix": "b", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
+        # A gap's answer broke the schema, and nobody said so.
+        ("completions", {"prompt": "a", "suffix": "b", "json_schema": {"type": "integer"}}, "json_schema"),
+        ("completions", {"prompt": "a", "suffix": "b", "json_schema": {}}, "json_schema"),
+        ("completions", {"prompt": "a", "suffix": "b", "grammar": 'start: "yes"'}, "grammar"),
+        ("completions", {"prompt": "a", "suffix": "b", "best_of": 5}, "best_of"),
+        ("chat/completions", BASE | {"response_format": {"type": "text", "schema": {}}}, "response_format"),
+        (
+            "chat/completions",
+            BASE | {"response_format": {"type": "text", "json_schema": {"schema": {}}}},
+            "response_format",
+        ),
+        ("responses", {"input": "a", "text": {"format": {"type": "text", "schema": {}}}}, "text.format"),
+        ("decisions", {"input": "a", "questions": [QUESTION, QUESTION]}, "questions"),
         (
             "edit/completions",
             {"messages": [{"role": "user", "content": "<|code_to_edit|>a, b<|/code_to_edit|>"}], "max_tokens": 1},
@@ -232,6 +247,68 @@ def test_a_field_with_nothing_to_do_is_refused_by_name(
 ) -> None:
     reported = http.post(f"/v1/{path}", json=body)
     assert (reported.status_code, reported.json()["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"content": "hi", "add_special_tokens": True}, "add_special_tokens"),
+        ({"prompt": "hi", "add_special": False}, "add_special"),
+        ({"prompt": "hi", "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"messages": USER, "add_special_tokens": True}, "add_special_tokens"),
+    ],
+)
+def test_a_flag_of_another_dialect_of_tokenize_is_refused(
+    http: httpx2.Client, body: dict[str, Any], field: str
+) -> None:
+    """It changed nothing, and who counts tokens had another number."""
+    reported = http.post("/tokenize", json=body)
+    assert (reported.status_code, reported.json()["error"]["param"]) == (400, field)
+    assert http.post("/tokenize", json={"messages": USER, "add_special_tokens": False}).status_code == 200
+
+
+def test_a_schema_beside_json_object_is_held(http: httpx2.Client) -> None:
+    """Its answer was any object."""
+    form = {"type": "json_object", "schema": {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"]}}
+    reported = http.post("/v1/responses", json={"input": "a", "seed": 1, "text": {"format": form}}).json()
+    assert json.loads(reported["output"][-1]["content"][0]["text"])["a"] == 5
+
+
+def test_a_name_that_the_template_does_not_print_is_named(http: httpx2.Client) -> None:
+    turn = {**BASE["messages"][0], "name": "Bob"}
+    reported = http.post("/v1/chat/completions", json=BASE | {"messages": [turn]})
+    assert reported.headers["x-ignored-fields"] == "messages[].name"
+
+
+def test_what_stands_before_a_text_to_edit_is_named(http: httpx2.Client) -> None:
+    turns = [{"role": "system", "content": "a"}, {"role": "user", "content": "<|code_to_edit|>a, b<|/code_to_edit|>"}]
+    reported = http.post("/v1/edit/completions", json={"messages": turns, "seed": 1})
+    assert reported.headers["x-ignored-fields"] == "messages[:-1]"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", {"prompt": "record\n", "n_predict": 4}),
+        ("/v1/canvas", {"prompt": "record\n", "max_tokens": 4}),
+        ("/v1/canvas", {"segments": [{"text": "a "}, {"hole": {}}], "max_tokens": 4}),
+    ],
+)
+def test_options_of_streams_that_have_their_counts_are_named(
+    http: httpx2.Client, path: str, body: dict[str, Any]
+) -> None:
+    more = {"stream": True, "seed": 1, "stream_options": {"include_usage": True}}
+    reported = http.post(path, json=body | more)
+    assert (reported.status_code, reported.headers["x-ignored-fields"]) == (200, "stream_options")
+
+
+def test_every_chunk_of_a_gap_has_the_usage_if_asked_to(http: httpx2.Client) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": "a", "suffix": "b", "seed": 1, "max_tokens": 4, "stream": True, "stream_options": options}
+    lines = http.post("/v1/completions", json=body).text.splitlines()
+    chunks = [json.loads(line[5:]) for line in lines if line.startswith("data: {")]
+    assert len(chunks) > 2
+    assert {json.dumps(chunk["usage"]) for chunk in chunks} == {json.dumps(chunks[-1]["usage"])}
 
 
 @pytest.mark.parametrize("name", ["unheard", "x-y", "int", "", "two words"])

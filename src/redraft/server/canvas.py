@@ -103,7 +103,9 @@ def _prepare(service: Service, body: CanvasBody) -> Work:
         prompt = Prompt(tuple(engine.text.encode(body.prompt or "", bos=True)))
     constraint = structured(body.structured_outputs)
     requests = builder.requests([prompt], options, 1, constraint)
-    return Work(body, requests, len(prompt.tokens), TextForm(engine.text), drafts=bool(body.stream))
+    unused = ["stream_options"] * (body.stream_options is not None)  # the last event has the usage
+    form = TextForm(engine.text)
+    return Work(body, requests, len(prompt.tokens), form, drafts=bool(body.stream), unused=unused)
 
 
 def _pairs(
@@ -174,4 +176,6 @@ async def _document(service: Service, request: Request, body: CanvasBody) -> Res
     except BaseException:
         room.close()
         raise
-    return EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)
+    found = EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)
+    found.headers.update({"x-ignored-fields": "stream_options"} if body.stream_options is not None else {})
+    return found

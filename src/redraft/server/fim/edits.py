@@ -18,7 +18,7 @@ from redraft.server.http.body import BOOKKEEPING, Str
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import note_prompts, service_of
-from redraft.server.openai.chat import chat
+from redraft.server.openai.chat import EARLIER, chat
 from redraft.server.openai.exchange import aside, reply_with
 from redraft.server.openai.fields import Chat, Prediction, Sampling, Slack, Strength, Turns
 from redraft.server.openai.replies import ChatForm, Json, whole_answer
@@ -76,7 +76,7 @@ async def edit(request: Request, body: EditBody) -> Response | Json:
     hints += [f"a guess: {', '.join(done.guesses)}"] if done.guesses else []
     form = ChatForm(builder.engine.text, hint="; ".join(hints))
     read = await service.on_thread(request, count_tokens, builder.engine, text)
-    return reply_with(request, body, form, [answer], read)
+    return reply_with(request, body, form, [answer], read, [EARLIER] * (len(body.messages) > 1))
 
 
 @router.post("/v1/apply/completions", response_model=None)

@@ -95,7 +95,7 @@ async def infill(request: Request, body: InfillHole) -> Json:
     same = Sampling(
         model=body.model,
         max_tokens=wanted,
-        seed=body.seed,
+        seed=None if body.seed == -1 else body.seed,  # "at random" there
         temperature=body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,

@@ -130,7 +130,9 @@ def _prepare(service: Service, body: LlamaCompletion) -> Work:
     held = Completion(prompt="", json_schema=body.json_schema, grammar=body.grammar or None)
     options = replace(builder.options(max_tokens=None), logprobs=body.n_probs or None)
     requests = builder.requests(prompts, options, body.n or 1, format_of(held))
-    return Work(body, requests, sum(map(len, prompts)), TextForm(builder.engine.text, bool(body.n_probs)))
+    form = TextForm(builder.engine.text, bool(body.n_probs))
+    unused = ["stream_options"] * (body.stream_options is not None)  # the last chunk has the counts
+    return Work(body, requests, sum(map(len, prompts)), form, unused=unused)
 
 
 def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:

@@ -83,6 +83,10 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
         messages = [*before, _asking(last, named)]
         constraint = _copied(service, body, constraint, asked, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
+    if any("name" in one for one in messages):
+        bare = [{key: value for key, value in one.items() if key != "name"} for one in messages]
+        same = builder.engine.chat_prompt(bare, thinking=thinking, tools=declared, parse_special=special)
+        unused += ["messages[].name"] * (same.tokens == prompt.tokens)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(
         text, bool(body.logprobs), choice, "" if constraint else _hint(service, messages), len(body.messages)

@@ -31,10 +31,13 @@ NO_OPTIONS = Options()
 async def completions(request: Request, body: Completion) -> Response | Json:
     """Continue a text, or fill the gap in front of `suffix`."""
     service = service_of(request)
+    if body.best_of not in (None, body.n or 1):
+        said = f"best_of is {body.best_of} and n is {body.n or 1}; they must be equal"
+        raise unsupported("best_of", said)
     around = gap_of(service, body)
     if around is not None:
-        for name in ("echo", "response_format", "structured_outputs"):
-            if getattr(body, name):
+        for name in ("echo", "response_format", "structured_outputs", "json_schema", "grammar"):
+            if getattr(body, name) not in (None, False, ""):
                 raise unsupported(name, f"{name} is not supported for a gap; leave it out")
         gap = build_gap(service, body, *around, default=DEFAULT_TOKENS)
         return reply_with(request, body, TextForm(service.engine.text), *await run_gap(request, gap))
@@ -47,8 +50,6 @@ def prepare(service: Service, body: Completion) -> Work:
     builder = RequestBuilder(service, body)
     prompts, echoes = prompts_of(service, body)
     each = body.n or 1
-    if body.best_of not in (None, each):
-        raise unsupported("best_of", f"best_of is {body.best_of} and n is {each}; they must be equal")
     constraint = format_of(body)
     read = bool(body.echo) and body.logprobs is not None
     options = replace(builder.options(max_tokens=DEFAULT_TOKENS, causal=read), logprobs=body.logprobs)

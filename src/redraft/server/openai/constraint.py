@@ -162,9 +162,13 @@ def called(tools: Sequence[Tool], name: str, arguments: object) -> bool:
 
 def _format(wanted: ResponseFormat | None) -> Constraint | None:
     field = "response_format"
-    if wanted is None or wanted.type == "text":
+    if wanted is None:
         return None
     schema = wanted.schema_
+    if wanted.type == "text":
+        if schema is not None or wanted.json_schema is not None:
+            raise unsupported(field, f"{field} has a schema and the type text; let its type be json_schema")
+        return None
     if schema is not None and wanted.json_schema is not None and wanted.json_schema.schema_ is not None:
         raise ApiError(400, f"{field}.schema and {field}.json_schema were sent together; send one", param=field)
     if schema is None and wanted.json_schema is not None:

@@ -137,6 +137,9 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
         most = int(BOUNDS["readings"].most)
         why = f"canvases is {canvases}: times {len(body.questions)} questions these are {readings}; at most {most}"
         raise ApiError(400, why, param="canvases", code="invalid_value")
+    names = [one.name for one in body.questions if one.name is not None]
+    if twice := sorted(name for name in set(names) if names.count(name) > 1):
+        raise ApiError(400, f"two questions are named {twice[0]!r}; rename one", param="questions")
     turns = await service.on_thread(request, _turns, service, body.input)
     said = [part for turn in turns for part in _texts(turn["content"])]
     note_prompts(request, said + [one.said for one in body.questions])

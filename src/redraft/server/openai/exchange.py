@@ -217,26 +217,35 @@ async def aside(request: Request, work: Callable[[Engine], T], *, answers: int =
 
 
 def reply_with(
-    request: Request, body: Sampling, form: Form, done: Sequence[Generation], prompt_tokens: int
-) -> Response | Json:
-    """Answers of an operation, whole or as a stream with one piece each."""
+    request: Request,
+    body: Sampling,
+    form: Form,
+    done: Sequence[Generation],
+    prompt_tokens: int,
+    unused: Sequence[str] = (),
+) -> Response:
+    """Answers of an operation, whole or as a stream with one piece each; `unused` fields had no effect."""
     service = service_of(request)
     head, counts = ReplyHead(service.settings, form), usage(counts_of(done), prompt_tokens)
     count(service, request, done, prompt_tokens)
+    ignored = {"x-ignored-fields": ",".join(unused)} if unused else {}
     if not body.stream:
-        return head.whole(done, counts)
-    wanted = body.stream_options or StreamOptions()
-    return EventStream(_pieces(head, done, counts if wanted.include_usage else None), limits=service.settings.limits)
+        return Reply(head.whole(done, counts), headers=ignored)
+    pieces = _pieces(head, done, counts, body.stream_options or StreamOptions())
+    found = EventStream(pieces, limits=service.settings.limits)
+    found.headers.update(ignored)
+    return found
 
 
-async def _pieces(head: ReplyHead, done: Sequence[Generation], counts: Json | None) -> Chunks:
+async def _pieces(head: ReplyHead, done: Sequence[Generation], counts: Json, wanted: StreamOptions) -> Chunks:
     common, form = head.of(chunk=True), head.form
+    more = {"usage": counts} if wanted.include_usage and wanted.continuous_usage_stats else {}
     for i, one in enumerate(done):
         if first := form.first(i):
             yield common | {"choices": [first]}
-        yield common | {"choices": [form.piece(i, Delta(Finished(one.finish, 0), one.text))]}
-        yield common | {"choices": [form.last(i, one)]}
-    if counts is not None:
+        yield common | {"choices": [form.piece(i, Delta(Finished(one.finish, 0), one.text))]} | more
+        yield common | {"choices": [form.last(i, one)]} | more
+    if wanted.include_usage:
         yield common | {"choices": [], "usage": counts}
 
 

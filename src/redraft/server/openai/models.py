@@ -9,7 +9,7 @@ from fastapi import Request
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
 from redraft.server.http.body import Body, Flag, Name, Str, TokenIds
-from redraft.server.http.errors import ApiError
+from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.chat import messages_of
@@ -108,12 +108,21 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
         raise ApiError(400, f"{said} was sent to tokenize; send one of prompt, content and messages", param="prompt")
+    # Two dialects: one adds the beginning-of-text token by default, the other on request. A chat template has its own.
+    of = {"add_special_tokens": "prompt", "add_special": "content", "add_generation_prompt": "messages"}
+    for name, field in of.items():
+        sent = getattr(body, name)
+        if (
+            sent is not None
+            and field not in given
+            and not (name == "add_special_tokens" and body.messages and not sent)
+        ):
+            raise unsupported(name, f"{name} goes with {field}; leave it out")
     if body.messages is not None:
         again = body.add_generation_prompt is not False
         turns = messages_of(service, body.messages)
         ids = list(service.engine.chat_prompt(turns, generation_prompt=again).tokens)
     else:
-        # Two dialects: one adds the beginning-of-text token by default, the other on request.
         bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
         ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
     pieces = [text.decode([token], skip_special=False) for token in ids]

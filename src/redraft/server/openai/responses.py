@@ -121,7 +121,7 @@ def as_chat(body: Responses, messages: Sequence[Json]) -> Json:
     wanted = None if body.text is None else body.text.format
     if wanted is not None:
         found["response_format"] = {"type": wanted.type}
-        if wanted.type == "json_schema":
+        if wanted.type == "json_schema" or wanted.schema_ is not None:
             found["response_format"]["json_schema"] = {"schema": wanted.schema_}
     if body.tools:
         tools = [tool.model_dump(exclude={"type"}, exclude_none=True) for tool in body.tools]
