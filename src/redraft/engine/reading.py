@@ -56,15 +56,7 @@ def read_together(
     model: DiffusionGemma, sequences: list[CanvasSequence], hidden: list[Float[Tensor, "_ hidden"]]
 ) -> list[Stats]:
     """The readings of every sequence's canvas, from the hidden states of its rows."""
-    widths = [len(part) for part in hidden]
-    if len(sequences) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
-        half = len(sequences) // 2
-        return read_together(model, sequences[:half], hidden[:half]) + read_together(
-            model, sequences[half:], hidden[half:]
-        )
-    if not sequences:
-        return []
-    rows = torch.cat(list(hidden))
+    rows = torch.cat(hidden)
     temperatures, uniform = torch.cat([draws(one) for one in sequences], -1).to(rows.device, non_blocking=True)
     read: Reading | Stats
     if streams(model):
@@ -74,7 +66,7 @@ def read_together(
         logits, sample = model.logits(rows), partial(drawn, uniform=uniform)
         top = any(one.policy.accept.needs.top for one in sequences)
         read = read_logits(logits, temperatures[:, None], sample, model.soften, model.dtype, top=top)
-    ends = [0, *accumulate(widths)]
+    ends = [0, *accumulate(map(len, hidden))]
     return parted(model, read, map(slice, ends, ends[1:]))
 
 

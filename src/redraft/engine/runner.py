@@ -196,7 +196,7 @@ class Runner:
             if stats is None:
                 return self._step(batch, [hidden[own] for own in rows])
             canvases = [one for piece in batch if shares_reading(one := piece.sequence)]
-            return [self._advance(*both) for both in zip(canvases, stats, strict=True)]
+            return [self._moved(one, one.advance_from, own) for one, own in zip(canvases, stats, strict=True)]
         if short:  # here the tensors of the step that failed are gone with its frames
             self._has_graphs = False
             places.drop_graphs()
@@ -208,20 +208,21 @@ class Runner:
         """One step of every sequence, from the hidden states that it needs; none for one whose prompt goes on."""
         events: list[list[Event]] = [[] for _ in batch]
         needed = [i for i, part in enumerate(parts) if len(part)]
-        shared = [(i, one) for i in needed if shares_reading(one := batch[i].sequence)]
-        read = self.in_halves(lambda some: self._read(some, parts), shared) if shared else []
-        for (i, one), stats in zip(shared, read, strict=True):
-            events[i] = self._advance(one, stats)
-        together = {i for i, _ in shared}
-        rest = [i for i in needed if i not in together]
+        canvases = {i: one for i in needed if shares_reading(one := batch[i].sequence)}
+        # A stream keeps no logits.
+        for few in [[*canvases]] if canvases and streams(self.model) else self._few([*canvases], parts):
+            read = self.in_halves(lambda some: self._read(canvases, some, parts), few)
+            for i, stats in zip(few, read, strict=True):
+                events[i] = self._moved(canvases[i], canvases[i].advance_from, stats)
+        rest = [i for i in needed if i not in canvases]
         for few in self._few(rest, parts):
             for i, own in zip(few, self.in_halves(lambda some: self._logits(some, parts), few), strict=True):
                 alone = batch[i].sequence
-                events[i] = self._moved(alone, None if own is None else partial(alone.advance, self.model, own))
+                events[i] = self._moved(alone, partial(alone.advance, self.model), own)
         return events
 
     def _few(self, rest: list[int], parts: list[Tensor]) -> Iterator[list[int]]:
-        """Canvases that are read alone, in runs whose logits may be in memory at once: of a long vocabulary one."""
+        """Canvases in runs whose logits may be in memory at once: of a long vocabulary one."""
         run: list[int] = []
         for i in rest:
             if run and sum(len(parts[j]) for j in (*run, i)) * self.model.config.vocab_size > NUMBERS:
@@ -234,17 +235,13 @@ class Runner:
     def _logits(self, some: Items[int], parts: list[Tensor]) -> list[Tensor]:
         return list(self.model.logits(torch.cat([parts[i] for i in some])).split([len(parts[i]) for i in some]))
 
-    def _read(self, some: Items[tuple[int, CanvasSequence]], parts: list[Tensor]) -> list[Stats]:
-        return read_together(self.model, [one for _, one in some], [parts[i] for i, _ in some])
+    def _read(self, canvases: dict[int, CanvasSequence], some: Items[int], parts: list[Tensor]) -> list[Stats]:
+        return read_together(self.model, [canvases[i] for i in some], [parts[i] for i in some])
 
-    def _advance(self, sequence: CanvasSequence, stats: Stats | None) -> list[Event]:
-        """One step of a sequence whose canvas was read with others."""
-        return self._moved(sequence, None if stats is None else partial(sequence.advance_from, stats))
-
-    def _moved(self, sequence: Sequence, advance: Callable[[], list[Event]] | None) -> list[Event]:
-        """The events of a step; none for one for which there is no memory. A causal one ends: what it would draw from
-        is gone, and its rows are encoded."""
-        found = None if advance is None else self._within_memory(lambda: self._safely(sequence, advance))
+    def _moved(self, sequence: Sequence, step: Callable[[T], list[Event]], read: T | None) -> list[Event]:
+        """The events of a step from what was read for it; none where there is no memory. A causal one ends then: what
+        it would draw from is gone, and its rows are encoded."""
+        found = None if read is None else self._within_memory(lambda: self._safely(sequence, partial(step, read)))
         if found is None and not sequence.width:
             error = RunError(f"memory ran out while the request was running; {LESS}")
             return [Finished("error", sequence.blocks, error)]
