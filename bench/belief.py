@@ -22,7 +22,6 @@ import torch
 
 from redraft import load
 from redraft.constraints.sources import schema_source
-from redraft.engine.dial import fingerprint
 from redraft.engine.fields import field_confidence
 from redraft.engine.request import Generation, Options, Request
 from redraft.measure.evals import room, said, share_of
@@ -30,6 +29,7 @@ from redraft.measure.record import new_record, write_record
 from redraft.operations.decide import Belief, Decision, Form, decide_all, write_belief
 from redraft.operations.engine import Engine
 from redraft.tasks import Example, task
+from redraft.weights.fingerprint import fingerprint
 from reliability import Guess, calibration_error, fitted, reliability, surprise
 
 PUZZLES = {"sudoku-4x4": 4, "sudoku-6x6": 6}

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from redraft.engine.dial import fingerprint
 from redraft.tune.vocabulary import CHAT_TEMPLATE
+from redraft.weights.fingerprint import fingerprint
 from redraft.weights.source import SINGLE, locate
 
 COPIED = ("tokenizer.json", "tokenizer_config.json")

@@ -155,7 +155,7 @@ def awaited(work: Callable[[*Given], T], *given: *Given) -> T:
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the name that was probably meant, or an empty string."""
-    names, given = list(known), given[:100]  # a longer one was no slip
+    names, given = list(known), str(given)[:100]  # a longer one was no slip
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.65)
     return f"; did you mean {near[0]!r}?" if near and near[0] != given else ""
 

@@ -12,7 +12,6 @@ from openai import OpenAI
 from tests.helpers import nano_copy
 from tests.server.conftest import ANSWER, RECORD, Inside, Process, inside
 
-from redraft.engine.dial import fingerprint
 from redraft.engine.request import Options, Request
 from redraft.operations.decide import BELIEF, UNEXPECTED, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.operations.engine import Engine
@@ -20,6 +19,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.settings import Settings
 from redraft.server.openai.decisions import Decisions
+from redraft.weights.fingerprint import fingerprint
 
 WRONG = ANSWER.replace("417", "418")
 

@@ -14,7 +14,7 @@ from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
-from redraft.engine.dial import Dial, Notch, Rules, fingerprint, read_dial, write_dial
+from redraft.engine.dial import Dial, Notch, Rules, read_dial, write_dial
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
@@ -24,6 +24,7 @@ from redraft.errors import RequestError
 from redraft.measure.dial import bench_dial, candidates
 from redraft.measure.record import read_record
 from redraft.operations.engine import Engine
+from redraft.weights.fingerprint import fingerprint
 from redraft.weights.source import locate
 
 SHIPPED = GenerationConfig(max_new_tokens=16, max_denoising_steps=9, eos_token_ids=())

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from redraft.cli.backend import backend_of
 from redraft.cli.common import SOME_WRONG, Commands, command, load_engine, note, print_json, refuse_utf16
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
-from redraft.errors import RequestError
+from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
     from redraft.cli.row import Row
@@ -202,9 +202,16 @@ def served(arguments: argparse.Namespace) -> Settings:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:
-    """The flags that decide the answers; an output is resumed with these alone."""
+    """What decides the answers, flags and the model's weights; an output is resumed with these alone."""
+    from redraft.weights.fingerprint import known_fingerprint
+    from redraft.weights.source import locate
+
     given = {name: getattr(arguments, name, None) for name in DECIDING}
-    return {name: value if isinstance(value, int) else str(value) for name, value in given.items() if value is not None}
+    said = {name: value if isinstance(value, int) else str(value) for name, value in given.items() if value is not None}
+    with suppress(RedraftError):  # which loading it will raise, or it lies elsewhere
+        if arguments.backend is None:
+            said["weights"] = known_fingerprint(locate(str(arguments.model)))[:16]
+    return said
 
 
 @contextmanager

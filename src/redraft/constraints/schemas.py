@@ -139,7 +139,10 @@ def _schema_of_alias(alias: Any) -> Any:
 
 def _schema_of_class(kind: type) -> Any:
     if hasattr(kind, "model_json_schema"):
-        return kind.model_json_schema()
+        try:
+            return kind.model_json_schema()
+        except Exception as error:  # a caller's class may fail in any way
+            raise ConstraintError(f"{kind.__name__} makes no schema ({type(error).__name__}: {error})") from error
     if not dataclasses.is_dataclass(kind):
         raise ConstraintError(f"{kind.__name__} is no dataclass and has no model_json_schema; pass one that has")
     try:

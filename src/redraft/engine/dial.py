@@ -25,9 +25,9 @@ from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RequestError, RunError
 from redraft.files import read_small, write_whole
 from redraft.home import cache_folder
+from redraft.weights.fingerprint import known_fingerprint
 
 FILE = "dial.json"
-_WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14  # bytes of a file hashed whole; else how many samples, of how many bytes
 
 
 @dataclass(frozen=True)
@@ -99,29 +99,6 @@ class Dial:
             raise ValueError("its notches are not in order of cost")
 
 
-def fingerprint(folder: Path) -> str:
-    """What a checkpoint's table belongs to: its settings and its weights, of files over 16 MiB an even sample."""
-    digest = hashlib.sha256()
-    for path in [folder / "config.json", folder / "generation_config.json", *sorted(folder.glob("*.safetensors"))]:
-        if not path.exists():
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            if size <= _WHOLE:
-                digest.update(file.read())
-                continue
-            for i in range(_SAMPLES):
-                file.seek(i * (size - _SAMPLE) // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()
-
-
-def known_fingerprint(folder: Path) -> str:
-    """The same, worked out once for as long as the weights stay as they are."""
-    return _fingerprint(folder, tuple(one.stat().st_mtime_ns for one in sorted(folder.glob("*.safetensors"))))
-
-
 def dial_files(folder: Path) -> tuple[Path, Path]:
     """Where a checkpoint's table may be: beside it, or in the user's cache if that cannot be written."""
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
@@ -158,11 +135,6 @@ def write_dial(dial: Dial, folder: Path) -> Path:
         return path
     assert failure is not None
     raise RunError(f"the dial can be kept neither in {folder} nor in {path.parent}: {failure.strerror}")
-
-
-@lru_cache(maxsize=8)
-def _fingerprint(folder: Path, _stamps: tuple[int, ...]) -> str:
-    return fingerprint(folder)
 
 
 @lru_cache(maxsize=8)

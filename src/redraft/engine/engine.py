@@ -190,10 +190,10 @@ class Core:
         prompt = request.prompt
         if isinstance(prompt, Prompt):
             return prompt
-        if not prompt:
-            raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
             raise RequestError(f"the prompt is {type(prompt).__name__}; pass some text, messages or token ids")
+        if not prompt:
+            raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
         how: dict[str, Any] = {"thinking": request.thinking, "parse_special": request.parse_special}
         if isinstance(prompt, str):
             if not request.chat and not request.thinking:
@@ -202,6 +202,8 @@ class Core:
         messages = [one for one in prompt if not isinstance(one, int)]
         if len(messages) == len(prompt) and all(isinstance(one, Mapping) for one in messages):
             return self.chat_prompt(messages, **how)
+        if request.chat:
+            raise RequestError("chat is True and the prompt is token ids, which are used as they are; leave it out")
         return Prompt(tuple(prompt))  # type: ignore[arg-type]  # checked with the rest: what is no integer is refused by name
 
     def _language(self, request: Request) -> Language | None:
@@ -259,7 +261,7 @@ class Core:
         is which tokens see an image: "reference", as transformers' DiffusionGemma does, or "gemma4" (docs/images.md).
         Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
         """
-        folder = locate(str(model))
+        folder = locate(str(model)).absolute()  # what is read later is read there, whatever the folder is by then
         where, chosen = device_of(device), None if plan is None else find_plan(plan)
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)

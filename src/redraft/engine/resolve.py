@@ -25,7 +25,7 @@ from redraft.engine.pace import Pace
 from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError, did_you_mean
 from redraft.images.prompt import PlacedImage
-from redraft.options import MOST_STEPS
+from redraft.options import MOST_STEPS, SeedCanvas
 
 MOST_WORK, LEAST_WIDTH = 2**23, 8
 """Of a constraint at a step (`Language.work` times positions), which is a fifth of a second of one core by logarithms,
@@ -148,6 +148,8 @@ def _held_to(language: Language, request: ResolvedRequest, options: Options) -> 
 
 def _typed(options: Options) -> Options:
     """The options with every value of the type that its field names. A list stands for a tuple."""
+    if not isinstance(options.seed_canvas, SeedCanvas | None):  # of others msgspec takes what it knows, and no more
+        raise RequestError(f"seed_canvas is {options.seed_canvas!r:.100}; it must be a SeedCanvas")
     try:
         return msgspec.convert(vars(options), Options)
     except msgspec.ValidationError as error:

@@ -20,7 +20,7 @@ import torch
 
 from redraft.config import ModelConfig
 from redraft.constraints.compile.limits import PREPARING, Turns
-from redraft.errors import ConfigError, RequestError
+from redraft.errors import ConfigError, RequestError, WeightsError
 from redraft.images.config import ImageConfig, has_tower, read_images
 from redraft.images.messages import GivenImage
 from redraft.images.parts import png_bytes, scans
@@ -29,6 +29,7 @@ from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.vision import VisionTower
 from redraft.shapes import Float, Tensor
+from redraft.weights.fingerprint import stamps
 from redraft.weights.vision import load_vision
 
 MOST_PIXELS, MOST_SCANNED = 4 * LIMITS.num_pixels, 4 * LIMITS.num_scanned
@@ -63,6 +64,7 @@ class Vision:
         max_bytes: int = KEPT_BYTES,
     ) -> None:
         self.folder, self.model, self.report, self.max_bytes = folder, model, report, max_bytes
+        self._stamps = stamps(folder)
         self.encodings = self.num_bytes = 0
         self._tower: VisionTower | None = None
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
@@ -155,6 +157,8 @@ class Vision:
 
     def _load(self) -> VisionTower:
         if self._tower is None:
+            if stamps(self.folder) != self._stamps:  # its tower might be another model's
+                raise WeightsError(f"the files of {self.folder} were changed since the model was loaded; load it anew")
             device, dtype = self.model.device, self.model.dtype
             self._tower = load_vision(self.folder, dtype=dtype, device=device, report=self.report)
         return self._tower

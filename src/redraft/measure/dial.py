@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from redraft.config import GenerationConfig
-from redraft.engine.dial import Dial, Notch, Rules, fingerprint
+from redraft.engine.dial import Dial, Notch, Rules
 from redraft.engine.request import Generation, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
@@ -24,6 +24,7 @@ from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
 from redraft.tasks import Example, Task, names, task
+from redraft.weights.fingerprint import fingerprint
 
 TASKS = (*names("nano-sudoku"), "sudoku-9x9", *names())
 PROBED, KNOWN = 20, 0.2

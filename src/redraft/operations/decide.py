@@ -28,13 +28,13 @@ from redraft.constraints.language import ready
 from redraft.constraints.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
-from redraft.engine.dial import known_fingerprint
 from redraft.engine.engine import Core
 from redraft.engine.request import Request, ResolvedRequest
 from redraft.engine.runner import encode_prompt
 from redraft.errors import RequestError, refuse_nan
 from redraft.files import read_small, write_whole
 from redraft.shapes import Float, Tensor
+from redraft.weights.fingerprint import known_fingerprint
 
 T = TypeVar("T")
 MOST_CANVASES = 64

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
@@ -90,10 +91,10 @@ def edit(
     was up before anything was drafted.
     """
     refuse_decided(options, "edit")
-    if instruction is not None and not instruction.strip():
+    if instruction is not None and not as_text(instruction, "instruction").strip():
         raise RequestError("instruction is empty; say what to change, or leave it out")
     strength = (0.5 if instruction is None else 1.0) if strength is None else strength
-    _check(text, span, strength, slack or 0)
+    _check(text, span, strength, 0 if slack is None else slack)
     if instruction is not None and engine.by_fields:  # the end of its last line is none of a record's
         inside = text[span[0] : span[1]]
         kept = len(inside.rstrip("\r\n") if isinstance(inside, str) else inside.rstrip(b"\r\n"))
@@ -131,8 +132,8 @@ def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int
         raise RequestError(f"the span {span[0]} to {span[1]} is empty; use infill to put something there")
     if not 0 < strength <= 1:
         raise RequestError(f"strength is {strength}; it must be above 0 (nothing would change) and at most 1")
-    if not 0 <= slack <= MOST_SLACK:
-        raise RequestError(f"slack is {slack}; it must be from 0 to {MOST_SLACK} tokens")
+    if type(slack) is not int or not 0 <= slack <= MOST_SLACK:
+        raise RequestError(f"slack is {slack!r:.80}; it must be an integer from 0 to {MOST_SLACK} tokens")
 
 
 def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:

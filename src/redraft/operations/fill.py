@@ -20,6 +20,7 @@ from redraft.constraints.checks import Check
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, time_limit
 from redraft.constraints.compile.stated import unstated
 from redraft.constraints.compile.template import Template, read_template
+from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.fields import of_spans
@@ -68,6 +69,10 @@ def fill(
     Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt, and for
     `verbatim` without a source.
     """
+    if source is not None:
+        as_text(source, "source")
+    if not isinstance(kinds, Mapping | None):
+        raise RequestError(f"kinds is {kinds!r:.80}; it must be a mapping from names of holes")
     if source is not None and (prompt is not None or chat):
         raise RequestError("source was given with prompt or chat; it has a prompt of its own: leave them out")
     if verbatim and source is None:

@@ -133,6 +133,8 @@ def infill_all(
     Each gap is shown everything before it, earlier gaps filled, and the text behind it up to the next gap. The last
     result holds the whole document. Raises RequestError as `infill` does, or for fewer than two parts.
     """
+    if isinstance(parts, str | bytes):  # of whose characters each would be a part
+        raise RequestError("parts is one text; pass a list of the texts around the gaps")
     if len(parts) < 2:
         raise RequestError(f"there are {len(parts)} parts; a gap needs a text on both sides, which may be empty")
     left = shared_time(seeded(options, seed))

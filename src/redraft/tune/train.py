@@ -62,6 +62,8 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
         there = [str(file.relative_to(out)) for form in _WRITTEN for file in out.glob(form)]
     except OSError as error:
         raise RecipeError(f"{str(out)[:200]} cannot be looked at: {error.strerror}; give another folder") from None
+    if inside := [name for name in recipe.data.folders if out.resolve().is_relative_to(Path(name).resolve())]:
+        raise RecipeError(f"{out} lies in {inside[0]}, whose files are what the run learns from; give another folder")
     if recipe.lora is not None and os.path.lexists(out / ADAPTER) and not (out / ADAPTER).is_dir():
         raise RecipeError(f"{out / ADAPTER} is a file where the adapter's folder would be; give another folder")
     if there and not _is_log(out / LOG):  # looked at last: a run that begins makes it first

@@ -28,6 +28,7 @@ from redraft.files import alone, copy_files, final_name, remove_halves, write_js
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
+from redraft.weights.fingerprint import fingerprint
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import check_headers, read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, shown, slots
@@ -126,7 +127,7 @@ def quantize_checkpoint(
     packed = formats(config.model, plan)
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
-    making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)}
+    making = {"plan": plan.name, "shards": max_shard_bytes, "source": fingerprint(folder)}
     try:
         if stage.is_symlink():
             raise WeightsError(f"{stage} is a link, and what it leads to is not ours; remove it")
@@ -215,11 +216,6 @@ def _copied(source: WeightSource, name: str) -> _Item:
     if stored.dtype not in FLOATS:
         raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
     return _Item(name, (TensorHeader(name, FLOATS[stored.dtype], stored.shape),))
-
-
-def _fingerprint(source: WeightSource) -> list[list[object]]:
-    files = sorted({stored.file for stored in source.tensors.values()})
-    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def _resume(
