@@ -115,8 +115,9 @@ One capture serves all blocks of a request and later requests in the same buffer
 run outside the graph. Where a graph cannot be recorded, steps are launched one by one, and a server says why.
 `LoopConfig(graphs=False)`, or `--no-graphs`, leaves graphs out, as experts on the host do.
 
-On a card not seen before a load compares each kernel with plain torch at the checkpoint's shapes
-(`engine/kernel_check.py`). One that disagrees or fails is replaced and named, by the load and by `redraft doctor`.
+On a card not seen before a load compares each kernel with plain torch at the checkpoint's shapes, in every tile that
+forwards use (`engine/kernel_check.py`). One that disagrees or fails is replaced and named, by the load and by `redraft
+doctor`.
 
 [Decision 8](decisions/0008-who-decides-on-a-gpu.md) says why the host decides and not the GPU.
 

@@ -38,6 +38,7 @@ FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations"),
 # And Ray, which is not there by default, behind what `serve deploy` imports by name.
 LATE = {
     ("redraft.weights.defaults", "redraft.model.gpu.kernels"),
+    ("redraft.engine.kernel_check", "redraft.model.gpu.choices"),
     ("redraft.tune.state", "redraft.tune.fused"),
     ("redraft.distributed.cluster", "redraft.distributed.serving"),
     ("redraft.distributed", "redraft.distributed.fleet"),

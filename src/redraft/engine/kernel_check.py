@@ -6,8 +6,8 @@
                         kernels/KEY.json in the user's cache: the next load reads it, `redraft doctor` prints it
 
 The key is everything that a kernel's code depends on: card, driver, torch, Triton, our sources, shapes and formats. So
-a wrong kernel costs speed and never an answer. Whether two results agree is decided by the number format: the relative
-difference of a few of its rounding steps, and a few percent where rows are rounded to 8 bits first.
+a wrong kernel costs speed and never an answer, in no tile that forwards use. Whether two results agree is decided by
+the number format: a few of its rounding steps, relatively, and a few percent where rows are rounded to 8 bits first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from torch import nn
 
 from redraft.cache import Prefix
 from redraft.constraints.language import Language
+from redraft.engine.settings import MOST_CANVASES
 from redraft.errors import ran_out
 from redraft.files import write_json
 from redraft.home import cache_folder
@@ -196,7 +197,7 @@ def _product(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:
         if not isinstance(module, PackedLinear) or (form := (module.format, tuple(module.codes.shape))) in seen:
             continue
         seen.add(form)
-        for rows in (model.config.canvas_length, PROMPT, 1):
+        for rows in _counts(model, module, model.config.canvas_length, PROMPT, 1):
             x = _random(model, rows, module.packed.shape[-1])
             ours, plain = model.kernels.product(x, module.packed), FAST.product(x, module.packed)
             what = f"a product of {rows} rows with {list(module.packed.shape)} in {module.format.name}"
@@ -211,7 +212,7 @@ def _experts(model: DiffusionGemma, form: ExpertsForm | None = None) -> Iterator
             kinds.setdefault(tuple(getattr(matrix, "format", None) for matrix in matrices), layer)
     for layer in kinds.values():
         rounded = isinstance(layer.experts, PackedExperts) and layer.experts.gate_up.format.round_rows
-        for rows in (model.config.canvas_length, PROMPT, 1):
+        for rows in _counts(model, layer.experts, model.config.canvas_length, PROMPT, 1):
             x = _random(model, rows, model.config.hidden_size)
             weights, chosen = layer.router(x)
             ours = (form or model.kernels.experts)(layer.experts, x, weights, chosen)
@@ -242,18 +243,16 @@ def _layers(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:
         layer = model.layers[index]
         if not isinstance(layer, Layer):
             continue
-        x = _random(model, 2 * PROMPT + 1 + model.config.canvas_length, model.config.hidden_size)
-        ours, plain = _through(model, layer, index, x, fast=False), _through(model, layer, index, x, fast=True)
         kind = "full" if model.config.layers[index].is_full else "sliding"
-        most = _most(model, rounded=packed)
-        for what, a, b in zip(("rows", "keys", "values"), ours, plain, strict=True):
-            yield f"a {kind} layer's {what}", off(a, b), most
+        for rows in _counts(model, layer.attention, PROMPT + 1 + model.config.canvas_length):
+            x = _random(model, PROMPT + max(rows, PROMPT + 2), model.config.hidden_size)
+            ours, plain = (_through(model, layer, index, x, fast=fast) for fast in (False, True))
+            for what, a, b in zip(("rows", "keys", "values"), ours, plain, strict=True):
+                yield f"a {kind} layer's {what} in a forward of {rows}", off(a, b), _most(model, rounded=packed)
 
 
-def _through(
-    model: DiffusionGemma, layer: Layer, index: int, x: Tensor, *, fast: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What a layer makes of a prompt, of another behind it and of a canvas of its own; and the keys and values."""
+def _through(model: DiffusionGemma, layer: Layer, index: int, x: Tensor, *, fast: bool) -> tuple[Tensor, ...]:
+    """What a layer makes of a prompt, of another behind it beside a canvas of all other rows; the keys and values."""
     prefixes = [Prefix(model.config.layers, dtype=model.dtype, device=model.device) for _ in range(2)]
     first = model.rows([Span(prefixes[0], PROMPT, Mode.ENCODE)])
     own = layer.kernels
@@ -262,9 +261,8 @@ def _through(
             use(layer, vars(FAST))
         begun = layer(x[:PROMPT], first)
         first.commit()
-        canvas = model.config.canvas_length
-        spans = [Span(prefixes[0], PROMPT + 1, Mode.ENCODE), Span(prefixes[1], canvas, Mode.DENOISE)]
-        rows = layer(x[PROMPT:], model.rows(spans))
+        canvas = Span(prefixes[1], len(x) - 2 * PROMPT - 1, Mode.DENOISE)
+        rows = layer(x[PROMPT:], model.rows([Span(prefixes[0], PROMPT + 1, Mode.ENCODE), canvas]))
     finally:
         use(layer, vars(own))
     held = prefixes[0].layers[index]
@@ -281,10 +279,16 @@ def _condition(model: DiffusionGemma, language: Language) -> Iterator[tuple[str,
     yield "a constraint's distributions", off(ours.shifted().exp().cpu(), plain.shifted().exp()), _LEAST
 
 
+def _counts(model: DiffusionGemma, part: Any, *usual: int) -> Sequence[int]:
+    """`usual` row counts, and one for every other tile that forwards use."""
+    from redraft.model.gpu.choices import with_other_tiles
+
+    return with_other_tiles(model, part, usual, MOST_CANVASES)
+
+
 def off(ours: Tensor, plain: Tensor) -> float:
     """The norm of a difference over the norm of the plain result."""
-    a, b = ours.float(), plain.float()
-    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+    return float((ours.float() - plain.float()).norm() / plain.float().norm().clamp(min=1e-30))
 
 
 def _entropy(sums: Any) -> Tensor:
