@@ -27,7 +27,7 @@ from redraft.config import ModelConfig, read_config
 from redraft.measure.device import USUAL, measure_card, time_runs
 from redraft.measure.record import check_place, new_record, write_record
 from redraft.model.gpu.attention import AttentionTile, attend_spans, attention_tile
-from redraft.model.gpu.experts import experts_kernel, experts_tiles
+from redraft.model.gpu.experts import experts_each, experts_tiles
 from redraft.model.gpu.tiles import Tile
 from redraft.model.linear import PackedMatrix
 from redraft.model.moe import AnyExperts, Experts, PackedExperts
@@ -128,7 +128,7 @@ def cases(plan: str, canvases: Sequence[int], bandwidth: float, runs: int) -> It
     for count in canvases:
         x = torch.randn(count * config.canvas_length, config.hidden_size, dtype=torch.bfloat16, device=DEVICE)
         chosen = torch.rand(len(x), config.num_experts, device=DEVICE).topk(config.top_k_experts).indices
-        run = partial(experts_kernel, experts, x, torch.rand(chosen.shape, device=DEVICE), chosen)
+        run = partial(experts_each, experts, x, chosen)
         best = list(experts_tiles(experts.gate_up, chosen.numel() / config.num_experts, x.dtype))
         for part, name in enumerate(("gate up", "down")):
             least, usual = math.inf, best[part]

@@ -358,7 +358,7 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
     for module, names in (
         (attention, ["_attend"]),
         (dense, ["_dense"]),
-        (experts, ["_place", "_gate_up", "_down", "_mix"]),
+        (experts, ["_place", "_gate_up", "_down"]),
         (rounding, ["_round"]),
         (head, ["_row"]),
         (layer, ["_heads", "_after_attention", "_gelu", "_route", "_after_ffw"]),

@@ -1,13 +1,13 @@
-"""Routed experts on a GPU: four launches for all experts, in any number format.
+"""Routed experts on a GPU: three launches for all experts, in any number format.
 
     place     choices sorted by expert; a block is a run of rows of one expert
     gate up   block × tile of ffn:      gate and up of one tile together, then GELU
     down      block × tile of hidden:   to the row's own place
-    mix       each row's choices, weighted and added
 
-The device computes the blocks, so nothing waits for the host, and an expert that no row chose costs nothing. A block
-has room for twice the average rows of an expert: its matrix is usually read once, and 4-bit matrices are unpacked once,
-as they are read (`tiles.py`). 8-bit matrices are multiplied with rows of the same 8-bit format, as integers or by the
+What a row's experts made is weighted and added by a layer's last kernel (`layer.py`), or by torch without that one. The
+device computes the blocks, so nothing waits for the host, and an expert that no row chose costs nothing. A block has
+room for twice the average rows of an expert: its matrix is usually read once, and 4-bit matrices are unpacked once, as
+they are read (`tiles.py`). 8-bit matrices are multiplied with rows of the same 8-bit format, as integers or by the
 fp8 units, and the sums are scaled. The twin is `model/moe.py::experts_grouped`.
 """
 
@@ -47,7 +47,7 @@ from redraft.model.packed import Packed
 from redraft.shapes import Float, Int, Tensor
 
 _LEAST, _MOST = 16, 128  # rows of a block
-_SCAN, _WIDE = 2048, 1024
+_SCAN = 2048
 
 
 @triton.jit
@@ -145,26 +145,10 @@ def _down(
     tl.store(result + choice[None, :] * OUTER + wanted[:, None], found.to(result.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-@no_type_check
-def _mix(each, weights, out, size, CHOICES: tl.constexpr, WIDE: tl.constexpr):
-    """Some of a row's numbers: its choices' own, weighted and added up in their order."""
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    total = tl.zeros((WIDE,), dtype=tl.float32)
-    for choice in tl.static_range(CHOICES):
-        one = row * CHOICES + choice
-        total += tl.load(each + one * size + at, mask=at < size, other=0.0).to(tl.float32) * tl.load(weights + one)
-    tl.store(out + row * size + at, total.to(out.dtype.element_ty), mask=at < size)
-
-
-def experts_kernel(
-    experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
-) -> Tensor:
+def experts_kernel(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Sum of each row's chosen experts, weighted; the form of `model/moe.py::ExpertsForm` for a GPU."""
-    each, (rows, choices), hidden = experts_each(experts, x, chosen, tiles), chosen.shape, experts.down.shape[1]
-    out = x.new_empty(rows, hidden)
-    _mix[(rows, triton.cdiv(hidden, _WIDE))](each, weights.contiguous(), out, hidden, CHOICES=choices, WIDE=_WIDE)
-    return out
+    each = experts_each(experts, x, chosen).view(*chosen.shape, -1)
+    return (each * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # weights are float32, and so is the sum
 
 
 def experts_each(
