@@ -26,6 +26,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from redraft.model.gemma import Layer
+from redraft.model.rows import Rows, by_mode
+
 CUDA = torch.device("cuda:0")
 _aten = torch.ops.aten
 _READS = {_aten._local_scalar_dense.default, _aten.equal.default}
@@ -373,3 +376,26 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
     ):
         for name in names:
             patch.setattr(module, name, Launch(getattr(module, name), device))
+
+
+def layer_of_torch(layer: Layer, x: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """A layer operation by operation which a graph can be recorded with: as the kernel does, it reads from the tables
+    where rows go and what they see."""
+    index, first, found = layer.attention.index, 0, []
+    tables, group = rows.tables(index), layer.attention.heads // layer.attention.kv_heads
+    q, k, v = layer.before(x, *rows.rotation(layer.attention.layer))
+    for i, span in enumerate(rows.spans):
+        own, first = slice(first, first + span.rows), first + span.rows
+        held, origin = span.prefix.layers[index], tables.buffers[index, i, 3]
+        for buffer, part in ((held.keys, k), (held.values, v)):
+            buffer.index_copy_(1, tables.rows[own, 1] - origin, part[own].transpose(0, 1))
+        key, seen = torch.arange(held.keys.shape[1], device=x.device) + origin, tables.seen[tables.kinds[index], own]
+        visible = (key >= seen[:, :1]) & (key < seen[:, 1:])
+        # What nobody has written may be NaN.
+        keys, values = (
+            torch.where(visible.any(0)[:, None], part, 0.0).repeat_interleave(group, 0)
+            for part in (held.keys, held.values)
+        )
+        scores = (q[own].transpose(0, 1) @ keys.transpose(1, 2)).masked_fill(~visible, -torch.inf)
+        found.append((torch.softmax(scores, -1) @ values).transpose(0, 1))
+    return layer.after(x, torch.cat(found), by_mode(rows, layer.encode_scalar, layer.denoise_scalar))

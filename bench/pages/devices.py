@@ -112,7 +112,8 @@ pins, constraints, a changed distribution or log-probabilities take their step a
 
 By default the steps of up to eight canvases are replayed as one CUDA graph: the forward and the reading of the head.
 One capture serves all blocks of a request and later requests in the same buffers. Encoding and steps that need logits
-run outside the graph. Where a graph cannot be recorded, steps are launched one by one, and a server says why.
+run outside the graph. Where a graph cannot be recorded, or the kernel of a layer is not used, steps are launched one by
+one, and a server says why.
 `LoopConfig(graphs=False)`, or `--no-graphs`, leaves graphs out, as experts on the host do.
 
 On a card not seen before a load compares each kernel with plain torch at the checkpoint's shapes, in every tile that

@@ -68,7 +68,7 @@ def test_nothing_that_is_read_or_written_moves(shape: str) -> None:
     def addresses() -> list[int]:
         turned = [part for pair in step.rows._rotations.values() for part in pair]
         held = [buffer for layer in prefix.layers for buffer in (layer.keys, layer.values)]
-        standing = (step.given, step.soft, step.rows.seen, step.rows.positions)
+        standing = (step.given, step.soft, *step.rows.tables(0).tensors, step.rows.positions)
         return [tensor.data_ptr() for tensor in (*standing, *turned, *held)]
 
     with torch.inference_mode():

@@ -21,7 +21,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
-from tests.pretend import CUDA, Device, Held, Mixed, pretend
+from tests.pretend import CUDA, Device, Held, Mixed, layer_of_torch, pretend
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.constraints.condition import projection
@@ -35,6 +35,7 @@ from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
+from redraft.engine.settings import LoopConfig
 from redraft.engine.warm import warm_up
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu import graph
@@ -56,6 +57,7 @@ WIDTH = 16
 
 
 TORCH = Kernels(norm_exact, attend_eager, experts_dense)
+GRAPHED = replace(TORCH, layer=layer_of_torch)
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     """While it is recorded the host may wait for nothing; replayed, it computes what single launches do."""
     if long:
         monkeypatch.setattr(reading, "LONG", 1)
-    there, config = load(folder, "cuda")
+    there, config = load(folder, "cuda", GRAPHED)
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
     assert agree(graphed.events, plain.events)
@@ -223,7 +225,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
 def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
     folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, config = load(folder, "cuda")
+    there, config = load(folder, "cuda", GRAPHED)
     requests = requests_of(config)
     plain = told(there, requests, device)
     loop = Loop(there)
@@ -235,8 +237,21 @@ def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
     assert loop.runner.no_graphs == "RuntimeError: operation not permitted when stream is capturing"
 
 
-def test_every_form_is_run_before_a_server_is_ready(folder: Path, device: Device) -> None:
+@pytest.mark.parametrize("wanted", [None, True])
+def test_without_the_kernel_of_a_layer_there_are_no_graphs(folder: Path, device: Device, wanted: bool | None) -> None:
+    """It may have been replaced by the self-check: that costs speed and no answer, either."""
     there, config = load(folder, "cuda")
+    loop = Loop(there, LoopConfig(graphs=wanted))
+    assert loop.runner.places is None
+    assert loop.runner.no_graphs == "the kernel of a layer is not used"
+    assert loop.admission.ledger.graphs == 0
+    (request,) = requests_of(config, 1)
+    assert agree(side_by_side(loop, [request]), told(there, [request], device).events)
+    assert not Loop(there, LoopConfig(graphs=False)).runner.no_graphs
+
+
+def test_every_form_is_run_before_a_server_is_ready(folder: Path, device: Device) -> None:
+    there, config = load(folder, "cuda", GRAPHED)
     nano = locate("nano")
     text = read_text(nano, read_config(nano))
     lines: list[str] = []

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
 from tests.gpu import test_whole
-from tests.pretend import CUDA, Device, Held, pretend
+from tests.pretend import CUDA, Device, Held, layer_of_torch, pretend
 from tests.training import SHAPE
 
 import redraft
@@ -31,7 +31,7 @@ from redraft.tune.state import State
 pytestmark = pytest.mark.slow
 
 folder = test_whole.folder
-TORCH = Kernels(norm_exact, attend_eager, experts_dense)  # which a graph can be recorded with
+TORCH = Kernels(norm_exact, attend_eager, experts_dense, layer=layer_of_torch)  # which a graph can be recorded with
 ASKED = "Extract as JSON: name, age (integer)\nAlice is 31 years old."
 BEGUN = ASKED + '\n{"name":"'
 CALLS: dict[str, Callable[[Engine], object]] = {

@@ -58,13 +58,15 @@ class Loop:
         text: Text | None = None,
     ) -> None:
         rows = default_rows(model.config, model.device.type) if config.max_rows is None else config.max_rows
-        graphs = model.device.type == "cuda" if config.graphs is None else config.graphs
-        if graphs and model.device.type != "cuda":
+        wanted = model.device.type == "cuda" if config.graphs is None else config.graphs
+        graphs = wanted and model.kernels.layer is not None  # which reads from memory what its rows see
+        if wanted and model.device.type != "cuda":
             raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
         if config.memory is not None and (type(config.memory) is not int or config.memory < 1):
             raise RequestError(f"memory is {config.memory!r}; it must be an integer of at least 1 (bytes)")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
         self.runner = Runner(model, prefixes, graphs=graphs)
+        self.runner.no_graphs = "the kernel of a layer is not used" if wanted and not graphs else ""
         self.scheduler = Scheduler(
             max_rows=rows,
             max_running=config.max_running,

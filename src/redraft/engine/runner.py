@@ -54,7 +54,7 @@ class Runner:
 
     With `graphs` the first few sequences get prefixes in fixed buffers, which later ones use again. Canvases behind
     them step as one CUDA graph (`model/gpu/graph.py`), unless something is encoded in the same forward. `no_graphs`
-    says why there are none any more. `shortages` counts how often memory ran out.
+    says why there are none. `shortages` counts how often memory ran out.
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:

@@ -115,7 +115,7 @@ def device_card(
     timed = PartialResults()
     for number, (count, prefix) in enumerate(fit, start=1):
         work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
-        graphs = device.type == "cuda" and placement is Placement.DEVICE
+        graphs = device.type == "cuda" and placement is Placement.DEVICE and model.kernels.layer is not None
         row = partial(_row, work=work, card=card)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
             timed.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))

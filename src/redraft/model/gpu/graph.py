@@ -1,6 +1,6 @@
 """Denoising steps as one CUDA graph: fixed memory addresses, and no decision by the host.
 
-    once a block     positions of the canvases ─► `seen`, cos and sin    (a few small copies to the device)
+    once a block     positions of the canvases ─► tables, cos and sin    (a few small copies to the device)
     every step       tokens, temperatures, uniforms ─► `given`   (one small copy) ─┐
                      soft embeddings ─► `soft` ────────────────────────────────────┴► replay ─► hidden, reading
 
@@ -60,23 +60,12 @@ class FixedRows(Rows):
         spans = [Span(prefix, width, Mode.DENOISE) for prefix in prefixes]
         super().__init__(model.config, spans, model.device, model.dtype)
         self.prefixes, self.width = tuple(prefixes), width
-        self.parts: list[list[slice]] = []
-        # For each canvas and layer: first row and end of the part that it sees, and its own first row.
-        shape = (len(spans), len(model.config.layers), 3)
-        self.seen: Int[Tensor, "canvases layers 3"] = torch.zeros(shape, dtype=torch.int64, device=model.device)
+        self.lives: Sequence[int] = ()
         self._fixed: SpanTables | None = None
-        self._own = torch.arange(width, device=model.device)
 
     def place(self, lives: Sequence[int]) -> None:
         """Move to the present ends of the prefixes. Only the first `lives` rows of each canvas are seen."""
-        claimed = [[layer.claim(one.length, self.width) for layer in one.layers] for one in self.prefixes]
-        dead = [self.width - live for live in lives]
-        self.parts = [[slice(at.start, at.stop - d) for at in one] for one, d in zip(claimed, dead, strict=True)]
-        found = [
-            [(part.start, part.stop, at.stop - self.width) for part, at in zip(*both, strict=True)]
-            for both in zip(self.parts, claimed, strict=True)
-        ]
-        self.seen.copy_(torch.tensor(found), non_blocking=True)
+        self.lives = lives
         starts = torch.tensor([one.length for one in self.prefixes])
         self.positions.copy_((starts[:, None] + torch.arange(self.width)).flatten(), non_blocking=True)
         kept, self._rotations = self._rotations, {}
@@ -104,30 +93,11 @@ class FixedRows(Rows):
         self._scaled.clear()
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Write the canvas's own keys at their place, and attend over the keys that it sees."""
-        layer, seen = self.prefixes[i].layers[index], self.seen[i, index]
-        own = seen[2] + self._own
-        layer.keys.index_copy_(1, own, k.transpose(0, 1))
-        layer.values.index_copy_(1, own, v.transpose(0, 1))
-        if q.is_cuda:
-            return attend_masked(q, layer.keys, layer.values, seen[:2])
-        part = self.parts[i][index]
-        return kernel(q, layer.keys[:, part], layer.values[:, part], None)
-
-
-def attend_masked(
-    q: Float[Tensor, "rows heads head_dim"],
-    k: Float[Tensor, "kv_heads room head_dim"],
-    v: Float[Tensor, "kv_heads room head_dim"],
-    seen: Int[Tensor, "2"],
-) -> Float[Tensor, "rows heads head_dim"]:
-    """A canvas over the part `seen[0]` to `seen[1]` of whole buffers, in operations that do not wait for the host."""
-    group, key = q.shape[1] // k.shape[0], torch.arange(k.shape[1], device=q.device)
-    inside = (key >= seen[0]) & (key < seen[1])
-    # The rest of a buffer may be NaN.
-    k, v = (torch.where(inside[:, None], x, 0.0).repeat_interleave(group, dim=0) for x in (k, v))
-    scores = (q.transpose(0, 1) @ k.transpose(1, 2)).float().masked_fill(~inside, -torch.inf)
-    return (torch.softmax(scores, dim=-1).to(q.dtype) @ v).transpose(0, 1)
+        """On a processor: the canvas over the keys that it sees, its dead rows' not among them."""
+        assert not q.is_cuda, "a graph needs the kernel of a layer: the host tells this one what to see"
+        keys, values = self.prefixes[i].layers[index].place(self.starts[i], k, v)
+        seen = keys.shape[1] - self.width + self.lives[i]
+        return kernel(q, keys[:, :seen], values[:, :seen], None)
 
 
 class GraphedStep:
