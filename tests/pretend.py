@@ -5,6 +5,7 @@ GPU runs with real results, and what a GPU would refuse or wait for is noticed:
 
     Mixed          an operation on tensors of both devices
     waits          what the host waits for: reads of a number, copies to the host, sizes that depend on numbers
+    fetched        numbers that were copied to the host
     uploads        copies to the device; those without non_blocking wait
 
 Kernels of Triton run under its interpreter on the numbers inside. A graph is recorded operation by operation and
@@ -119,13 +120,14 @@ class Seen:
     """What was noticed. Each wait says its operation and the line of ours that asked for it."""
 
     waits: list[str] = field(default_factory=list)
+    fetched: int = 0
     uploads: int = 0
     kernels: int = 0
     operations: int = 0
 
     def clear(self) -> None:
         self.waits.clear()
-        self.uploads = self.kernels = self.operations = 0
+        self.fetched = self.uploads = self.kernels = self.operations = 0
 
 
 class Device(TorchDispatchMode):
@@ -205,6 +207,7 @@ class Device(TorchDispatchMode):
             target = there or (source and kwargs.get("device") is None)
         if source and not target:
             self.wait("a copy to the host")
+            self.seen.fetched += flat[-1].numel()
         if target and not source:
             self.seen.uploads += 1
             if not kwargs.get("non_blocking") and flat[-1].ndim:

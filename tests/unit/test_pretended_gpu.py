@@ -24,9 +24,11 @@ pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 from tests.pretend import CUDA, Device, Held, Mixed, layer_of_torch, pretend
 
 from redraft.config import CheckpointConfig, read_config
+from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.condition import projection
+from redraft.constraints.condition.guided import MOST_FORCED
 from redraft.constraints.language import Language, Vocabulary, ready
-from redraft.constraints.sources import regex_source
+from redraft.constraints.sources import regex_source, schema_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import reading
@@ -167,6 +169,25 @@ def special(config: CheckpointConfig) -> dict[str, ResolvedRequest]:
         "language": spoken,
         "language, causal": replace(causal, language=words),
     }
+
+
+@pytest.mark.parametrize("sharp", [0.0, 3.0])
+def test_a_schema_held_from_left_to_right_fetches_the_rows_that_it_needs(device: Device, sharp: float) -> None:
+    """All of log p was fetched at every step, 268 MB of a long vocabulary, and its argmax taken on the host."""
+    pieces, texts = (None, None, *(bytes([byte]) for byte in range(256))), {"type": "string"}
+    schema = {"type": "object", "properties": {"who": texts, "all": {"items": {"$ref": "#"}}}, "required": ["who"]}
+    vocabulary = Vocabulary(pieces, frozenset({0}), frozenset({0, 1}))
+    guide = ready(schema_source(schema), vocabulary, limits=CompileLimits(states=20))
+    log_p = torch.log_softmax(torch.randn(200, 258, generator=torch.Generator().manual_seed(5)) * sharp, -1)
+    wanted, there = guide.start(100)(log_p), guide.start(100)
+    device.seen.clear()
+    found = there(log_p.to(CUDA))
+    assert device.seen.fetched < (MOST_FORCED + 2) * 258 + 2000
+    assert found.draft.tolist() == wanted.draft.tolist()
+    said = found.draft[:20].tolist()
+    device.seen.clear()
+    assert found.log_mass(said) == wanted.log_mass(said)
+    assert device.seen.fetched == 20 * 258
 
 
 def tokens_of(found: Told) -> list[list[int]]:

@@ -80,7 +80,7 @@ class GuidedProjection(Projection):
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Guided:  # type: ignore[override]  # Conditioned is all that is read
         """Read a canvas from left to right."""
-        self.plan.tokens = self._planned(log_p.cpu() if log_p.device.type != "cpu" else log_p)
+        self.plan.tokens = self._planned(log_p)
         found = Guided(self, log_p, tuple(self.plan.tokens))
         self.plan.fixed = found.fixed
         return found
@@ -138,9 +138,9 @@ class GuidedProjection(Projection):
             allowed = guide.allowed(matcher)
             if not allowed.any():
                 break
-            row = log_p[at].masked_fill(~torch.from_numpy(allowed), -torch.inf)
-            token = int(row.argmax())
-            over = max(float(log_p[at, end]) for end in guide.ends)
+            row = log_p[at].cpu()  # never the whole canvas, which would be 268 MB at every step
+            token = int(row.masked_fill(~torch.from_numpy(allowed), -torch.inf).argmax())
+            over = max(float(row[end]) for end in guide.ends)
             if (matcher.is_accepting() and over > float(row[token])) or not matcher.consume_token(token):
                 break
             found.append(token)
@@ -200,11 +200,11 @@ class Guided:
     def log_mass(self, tokens: Sequence[int]) -> list[float]:
         """At each of the first positions, the log of the probability that the model gave to all that might follow."""
         matcher, found = self.projection.matcher.deep_copy(), []
-        guide, rows = self.projection.guide, self.log_p[: len(tokens)].cpu()
-        for row, token in zip(rows, tokens, strict=True):
+        guide = self.projection.guide
+        for row, token in zip(self.log_p[: len(tokens)], tokens, strict=True):
             allowed = guide.allowed(matcher)
             allowed[list(guide.ends)] = matcher.is_accepting()
-            found.append(min(0.0, float(row[torch.from_numpy(allowed)].logsumexp(-1))))
+            found.append(min(0.0, float(row.cpu()[torch.from_numpy(allowed)].logsumexp(-1))))
             matcher.consume_token(token)
         return found
 
