@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers import DATA, python, released_json, tiny_config, tiny_model
@@ -63,7 +64,7 @@ def test_counts_are_those_of_a_model_that_exists() -> None:
 
 
 STEP = """
-import sys, torch
+import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from tests.helpers import new_prefix, tiny_config, tiny_model
@@ -71,6 +72,7 @@ from redraft.config import GenerationConfig
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import reference_policy, step
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.shaping import Shaping
 
 def resident(key):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -79,10 +81,11 @@ def resident(key):
 torch.set_num_threads(1)
 width, vocab = 64, 2**17
 model = tiny_model(replace(tiny_config(vocab_size=vocab), canvas_length=width), dtype=getattr(torch, sys.argv[1]))
-prefix, noise, policy = new_prefix(model), SeededNoise(0), reference_policy(GenerationConfig())
+prefix, noise = new_prefix(model), SeededNoise(0)
+policy = replace(reference_policy(GenerationConfig()), shaping=Shaping(**json.loads(sys.argv[2])))
 with torch.inference_mode():
     model.encode(torch.arange(5), prefix)
-    canvas = fresh(noise, 0, width, vocab)
+    canvas = replace(fresh(noise, 0, width, vocab), pinned=torch.arange(width) < int(sys.argv[3]))
     for turn in range(3):
         if turn == 1:  # the first step also makes what libraries keep
             Path("/proc/self/clear_refs").write_text("5")
@@ -91,14 +94,20 @@ with torch.inference_mode():
 print((resident("VmHWM") - before) / (4 * width * vocab))
 """
 
+FLAT = {"temperature": 10.0, "top_p": 0.99}
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's count of peak memory")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_holds_as_many_logits_as_are_counted(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("shaping", "pins"), [({}, 0), ({"top_k": 2**16}, 0), (FLAT, 0), (FLAT | {"bias": [[3, 1]]}, 9)]
+)
+def test_a_step_holds_as_many_logits_as_are_counted(dtype: str, shaping: dict[str, Any], pins: int) -> None:
     """Three were counted, and five were there: what was said to fit did not. How many a CPU's kernels hold beside what
-    they are given is theirs to choose, so the bounds are wide."""
-    printed = float(python(STEP, dtype).stdout)
+    they are given is theirs to choose, so the bounds are wide. A top_p that needs most of the vocabulary made it
+    eleven, with a bias twelve."""
+    printed = float(python(STEP, dtype, json.dumps(shaping), str(pins)).stdout)
     assert STEP_LOGITS / 2 < printed < 1.25 * STEP_LOGITS, f"{printed:.2f} tensors of the logits' size"
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure, UntilEnd,
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.rules import read_rule, read_rules
 from redraft.diffusion.schedule import FixedCooling, LinearTemperature
-from redraft.diffusion.shaping import Shaping
+from redraft.diffusion.shaping import FEW, Shaping
 from redraft.diffusion.stats import Stats, read_logits
 from redraft.errors import RequestError
 
@@ -300,6 +301,29 @@ def test_top_p_of_a_large_vocabulary_equals_a_full_sort(sharpness: float) -> Non
     kept = Shaping(top_p=0.9).narrowed(law)
     assert (kept > 0).sum(-1).tolist() == (wanted > 0).sum(-1).tolist()
     torch.testing.assert_close(kept.sum(-1), wanted.sum(-1))
+
+
+def ranked_whole(shaping: Shaping, p: torch.Tensor) -> torch.Tensor:
+    """Twin of `narrowed` that ranks all rows at once."""
+    likeliest, ids = p.topk(min(shaping.top_k or FEW, p.shape[-1]))
+    enough = shaping.top_p * (likeliest if shaping.top_k else p).sum(-1, keepdim=True)
+    if shaping.top_k is None and bool((likeliest.sum(-1, keepdim=True) < enough).any()):
+        likeliest, ids = p.sort(-1, descending=True)
+    outside = likeliest.cumsum(-1) - likeliest >= enough
+    outside[:, 0] = False
+    return torch.zeros_like(p).scatter(-1, ids, likeliest.masked_fill(outside, 0))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 40])
+@pytest.mark.parametrize(
+    "limits", [{"top_p": 0.9}, {"top_k": 3}, {"top_k": 2500}, {"top_k": 2500, "top_p": 0.5}], ids=str
+)
+def test_a_canvas_is_ranked_in_parts_as_it_would_be_at_once(rows: int, limits: dict[str, Any]) -> None:
+    """Ranks of a whole canvas took 11 times its logits, where the ledger counts 7. Logits in steps have equals."""
+    logits = torch.randn(rows, 5000, generator=torch.Generator().manual_seed(rows)).mul(8).round() / 8
+    for sharpness in (torch.linspace(0.1, 8, rows)[:, None], 8.0):
+        p = torch.softmax(sharpness * logits, -1)
+        assert torch.equal(Shaping(**limits).narrowed(p), ranked_whole(Shaping(**limits), p))
 
 
 def test_bias_is_added_everywhere_and_a_forbidden_token_is_impossible() -> None:

@@ -25,6 +25,7 @@ COLDEST, HOTTEST, MOST_BIAS = 0.01, 10.0, 100.0
 
 FEW = 1024
 """Tokens ranked for top_p; all tokens are sorted only if these do not reach it, because a full sort is slow."""
+PARTS = 16  # of a canvas, where more than FEW are ranked: ranks take several times the memory of the logits
 
 
 def forbid(logits: Float[Tensor, "rows vocab"], tokens: Iterable[int]) -> None:
@@ -80,11 +81,15 @@ class Shaping:
         the limit of top_k any may be kept."""
         if self.top_k is None and self.top_p == 1:
             return p
-        likeliest, ids = p.topk(min(self.top_k or FEW, p.shape[-1]))
-        enough = self.top_p * (likeliest if self.top_k else p).sum(-1, keepdim=True)
-        if self.top_k is None and bool((likeliest.sum(-1, keepdim=True) < enough).any()):
-            likeliest, ids = p.sort(-1, descending=True)
-        before = likeliest.cumsum(-1) - likeliest
-        outside = before >= enough
-        outside[:, 0] = False
-        return torch.zeros_like(p).scatter(-1, ids, likeliest.masked_fill(outside, 0))
+        kept, count = torch.zeros_like(p), min(self.top_k or FEW, p.shape[-1])
+        few = p.topk(count) if count <= FEW else None
+        if few and self.top_k is None and bool((few.values.sum(-1) < self.top_p * p.sum(-1)).any()):
+            few = None
+        rows = len(p) if few else -(-len(p) // PARTS)
+        for part, narrow in zip(p.split(rows), kept.split(rows), strict=True):
+            likeliest, ids = few or (part.topk(count) if self.top_k else part.sort(-1, descending=True))
+            whole = likeliest if self.top_k else part
+            outside = likeliest.cumsum(-1) - likeliest >= self.top_p * whole.sum(-1, keepdim=True)
+            outside[:, 0] = False
+            narrow.scatter_(-1, ids, likeliest.masked_fill(outside, 0))
+        return kept

@@ -160,15 +160,9 @@ def read_logits(
         p = torch.softmax(scaled, dim=-1)
         two = None if two is None else _less_sure(two, p.topk(2).values)
     entropy = -(p * log_p).sum(-1)
-    return Stats(
-        scaled.argmax(-1) if conditioned is None else conditioned.draft,
-        sample(p),
-        entropy,
-        soft,
-        two,
-        conditioned=conditioned,
-        own=own,
-    )
+    argmax = scaled.argmax(-1) if conditioned is None else conditioned.draft
+    del scaled, log_p  # drawing makes as much again
+    return Stats(argmax, sample(p), entropy, soft, two, conditioned=conditioned, own=own)
 
 
 def _less_sure(a: Float[Tensor, "canvas 2"], b: Float[Tensor, "canvas 2"]) -> Float[Tensor, "canvas 2"]:

@@ -30,8 +30,8 @@ GIGABYTE = 1e9
 STEP_LOGITS = 7.0
 """Tensors of the size of a canvas's float32 logits that exist at once in a step that is not read as a stream.
 
-Measured: 5.0 in float32; in bfloat16, where the distribution is rounded and computed once more, 6.0 to 7.0, depending
-on the CPU's kernels.
+Measured: 5.0 in float32, with a bias 6.0; in bfloat16, where the distribution is rounded and computed once more, 6.0
+to 7.0, depending on the CPU's kernels.
 """
 REPORTED = 1e9
 """From this many bytes of weights on, a load reports its memory first."""
