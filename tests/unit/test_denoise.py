@@ -7,9 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.canvas import Canvas, fresh
 from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.schedule import FixedCooling
+from redraft.diffusion.shaping import Shaping
 from redraft.errors import RequestError
 
 pytestmark = pytest.mark.typed
@@ -65,6 +68,16 @@ def test_an_undecided_model_stops_at_the_cap_with_its_argmax() -> None:
     assert len(steps) == 5
     assert not steps[-1].settled
     assert steps[-1].draft.tolist() == [1, 2, 3, 4]
+
+
+def test_at_top_k_1_a_canvas_shows_its_draft() -> None:
+    """Also where two logits differ by less than their probabilities can: the draft is read from the logits."""
+    logits = torch.zeros(4, VOCAB)
+    logits[::2, 3:5], logits[1::2, 3:5] = torch.tensor([0.1, 0.1 + 1e-8]), torch.tensor([0.1 + 1e-8, 0.1])
+    policy = Policy(FixedCooling(1.0, 1.0, 1), accept=EntropyBound(1e9), max_steps=2, shaping=Shaping(top_k=1))
+    assert torch.softmax(logits, -1)[:, 3:5].unique().numel() == 1
+    for canvas in run(Table([logits]), policy):
+        assert canvas.tokens.tolist() == canvas.draft.tolist() == [4, 3, 4, 3]
 
 
 def test_rejected_positions_show_the_noise_of_their_address() -> None:

@@ -49,7 +49,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 1, "top_p": 0.5}], ids=str)
+def test_a_stream_takes_the_step_of_the_plain_path(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """From the same canvas and hidden states each time: with random weights, a last bit grows from step to step."""
     counts: list[int] = []
 
@@ -67,7 +68,7 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
         return found
 
     monkeypatch.setattr(runner, "read_together", beside)
-    for emitted in side_by_side(Loop(model()), [request(seed) for seed in range(4)]):
+    for emitted in side_by_side(Loop(model()), [request(seed, **options) for seed in range(4)]):
         assert isinstance(emitted[-1], Finished)
         assert emitted[-1].error is None
     assert max(counts) == 4
@@ -96,19 +97,22 @@ def test_what_a_stream_does_not_read_goes_by_the_logits(
 @pytest.mark.parametrize("numbers", [reading.NUMBERS, 64 * 8 * 2, 1])
 def test_short_vocabularies_are_read_together_bit_for_bit(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All canvases at once, two at a time or each by itself, of rules that read more of a distribution and less."""
-    asked = [request(seed, 64) for seed in range(3)] + [request(3, 64, top_k=3)]
+    asked = [request(seed, 64) for seed in range(3)] + [request(3, 64, top_k=3), request(4, 64, temperature=0.0)]
     asked[1] = replace(asked[1], policy=replace(asked[1].policy, accept=Confidence(0.6)))
     asked[2] = replace(asked[2], policy=replace(asked[2].policy, plan=Flow(nats=3.0, least=2)))
     wanted = alone(model(64), asked)
     counts = counted(monkeypatch)
     monkeypatch.setattr(reading, "NUMBERS", numbers)
     assert side_by_side(Loop(model(64)), asked) == wanted
-    assert max(counts) == 3
+    assert max(counts) == 4
 
 
 def test_no_step_of_a_stream_holds_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The point of it: the head's logits are never asked for."""
     monkeypatch.setattr(DiffusionGemma, "logits", None)
-    (emitted,) = side_by_side(Loop(model()), [request(3)])
-    assert isinstance(emitted[-1], Finished)
+    asked = [request(3), request(2, temperature=0.0)]
+    assert not any(map(reading.may_read_alone, asked)), "the ledger counts no logits for them"
+    for emitted in side_by_side(Loop(model()), asked):
+        assert isinstance(emitted[-1], Finished)
+        assert emitted[-1].error is None
     assert torch.is_inference_mode_enabled() is False

@@ -128,7 +128,9 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
     number, age = canvas.step + 1, None if canvas.age is None else canvas.age + 1
     accepted = policy.accept(stats, canvas.drafts)
     random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin)
-    tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
+    # At top_k 1 there is nothing to draw. A constraint's draft is another thing: the likeliest text as a whole.
+    sample = stats.argmax if policy.shaping.top_k == 1 and stats.conditioned is None else stats.sample
+    tokens, draft = torch.where(accepted, sample, random), stats.argmax
     settled = policy.halt(stats, canvas.drafts)
     if policy.draw and stats.conditioned is not None and (settled or number >= policy.max_steps):
         assert isinstance(noise, SeededNoise), "a tape has no numbers to draw a text by"

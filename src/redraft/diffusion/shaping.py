@@ -68,6 +68,11 @@ class Shaping:
                     f"logit_bias of token {token} is {nats}; it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}"
                 )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a sample is drawn from all of the model's own distribution, or is its likeliest token."""
+        return not self.bias and not self.forbidden and (self.top_k == 1 or (self.top_k is None and self.top_p == 1))
+
     def biased(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
         """The logits with bias and forbidden tokens."""
         if not self.bias and not self.forbidden:

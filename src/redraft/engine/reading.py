@@ -16,7 +16,6 @@ import torch
 
 from redraft.diffusion.denoise import temperature
 from redraft.diffusion.noise import SeededNoise, drawn
-from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import Stats, read_logits
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.sequence import CanvasSequence, Sequence
@@ -38,7 +37,7 @@ def shares_reading(one: Sequence) -> TypeGuard[CanvasSequence]:
     if not isinstance(one, CanvasSequence) or not isinstance(one.noise, SeededNoise):
         return False
     policy, request = one.policy, one.request
-    changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or one.ends_held_back > 0
+    changed = not policy.shaping.is_plain or one.ends_held_back > 0
     kept = request.logprobs is not None or one.goal is not None
     return not (changed or kept or one.canvas.pinned is not None)
 
@@ -47,8 +46,7 @@ def may_read_alone(request: ResolvedRequest) -> bool:
     """Whether a request's canvases may ever be read alone; a causal one is, if its prompt's logits are wanted."""
     if request.causal:
         return request.read_prompt
-    policy = request.policy
-    changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or request.min_tokens > 0
+    changed = not request.policy.shaping.is_plain or request.min_tokens > 0
     return changed or request.logprobs is not None or request.language is not None or request.seed_canvas is not None
 
 
