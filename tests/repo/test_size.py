@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 54_300, TESTS: 39_600}
+WHOLE_WALLS = {SOURCE: 54_600, TESTS: 40_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_080,
+    "core": 11_100,
     "images": 860,
-    "model/gpu": 2_020,
-    "weights": 3_600,
-    "constraints": 8_520,
+    "model/gpu": 2_030,
+    "weights": 3_650,
+    "constraints": 8_590,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
-    "server": 6_720,
-    "operations": 4_860,
+    "server": 6_760,
+    "operations": 4_890,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_360,
+    "cli": 5_370,
 }
 
 

@@ -13,7 +13,6 @@ from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.schedule import FixedCooling
 from redraft.diffusion.shaping import Shaping
-from redraft.errors import RequestError
 
 pytestmark = pytest.mark.typed
 
@@ -113,15 +112,3 @@ def test_a_settled_canvas_takes_no_further_step() -> None:
     last = run(table, Policy())[-1]
     assert list(settle(table, last, Policy(), SeededNoise(0))) == []
     assert list(settle(table, replace(last, settled=False, step=48), Policy(), SeededNoise(0))) == []
-
-
-def test_contradictory_seed_canvases_are_refused() -> None:
-    noise = SeededNoise(0)
-    with pytest.raises(RequestError, match="3 tokens; this canvas has 4"):
-        fresh(noise, 0, 4, VOCAB, seed=torch.tensor([1, 2, 3]))
-    with pytest.raises(RequestError, match="outside"):
-        fresh(noise, 0, 2, VOCAB, seed=torch.tensor([1, VOCAB]))
-    with pytest.raises(RequestError, match="no seed canvas"):
-        fresh(noise, 0, 2, VOCAB, pinned=torch.tensor([True, False]))
-    with pytest.raises(RequestError, match="max_steps is 0"):
-        Policy(max_steps=0)

@@ -10,7 +10,6 @@ import torch
 
 from redraft.diffusion.noise import START, Noise
 from redraft.diffusion.stats import Conditioned
-from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
@@ -74,19 +73,9 @@ def fresh(
     seed: Int[Tensor, "canvas"] | None = None,
     pinned: Bool[Tensor, "canvas"] | None = None,
 ) -> Canvas:
-    """A canvas before its first step: noise, or a seed canvas given by the caller, whose pinned tokens stay.
-
-    Raises RequestError for a seed canvas of another width or with ids outside the vocabulary, or pins without one.
-    """
-    if seed is None and pinned is not None:
-        raise RequestError("positions are pinned but no seed canvas says which tokens to hold there; pass both")
-    tokens = noise.tokens(block, START, width, vocab)
-    if seed is not None:
-        if seed.shape[0] != width:
-            raise RequestError(f"the seed canvas has {seed.shape[0]} tokens; this canvas has {width} positions")
-        if int(seed.min()) < 0 or int(seed.max()) >= vocab:
-            raise RequestError(f"the seed canvas holds a token id outside 0..{vocab - 1}")
-        tokens = seed
+    """A canvas before its first step: noise, or a seed canvas (`seeded`), whose pinned tokens stay."""
+    tokens = noise.tokens(block, START, width, vocab) if seed is None else seed
+    assert tokens.shape[0] == width, f"the seed canvas has {tokens.shape[0]} tokens, and this canvas {width} positions"
     return Canvas(block, 0, tokens, tokens, torch.zeros_like(tokens), torch.full_like(tokens, -1), pinned=pinned)
 
 

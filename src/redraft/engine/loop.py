@@ -80,8 +80,7 @@ class Loop:
         self._numbers = itertools.count()
         # The mail is what other threads may touch at any time; it is held for an instant, never during a forward.
         self._mail = threading.Condition()
-        self._arrived: list[Sequence] = []
-        self._aborted: set[Sequence] = set()
+        self._arrived, self._aborted = list[Sequence](), set[Sequence]()
         # The thread that holds the turn may touch everything else.
         self._turn = Turn(self._mail)
         self._thread: _Thread | None = None

@@ -126,8 +126,8 @@ class GraphedStep:
         self.soft = torch.zeros(count, model.config.hidden_size, dtype=model.dtype, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: tuple[Tensor, Reading | None] | None = None
-        self._placed: list[int] = []
-        self._places = self._buffers()
+        self._stands_at: list[int] = []
+        self._keys = self._buffers()
 
     def serves(self, prefixes: Sequence[Prefix]) -> bool:
         """Whether it was made for these prefixes, and their buffers have not moved."""
@@ -138,7 +138,7 @@ class GraphedStep:
 
         A soft embedding of None is an exact zero, which changes nothing.
         """
-        self._place({one.place: one.width for one in canvases})
+        self._move_to({one.place: one.width for one in canvases})
         self._give(canvases)
         if self.model.device.type != "cuda":
             return self._step()
@@ -153,14 +153,14 @@ class GraphedStep:
         """The rows of a canvas among all rows."""
         return slice(canvas.place * self.width, canvas.place * self.width + canvas.width)
 
-    def _place(self, widths: dict[int, int]) -> None:
+    def _move_to(self, widths: dict[int, int]) -> None:
         lives = [widths.get(place, self.width) for place in range(len(self.rows.prefixes))]
-        if self._placed == lives + self._origins():
+        if self._stands_at == lives + self._origins():
             return
         self.rows.place(lives)
-        self._placed = lives + self._origins()
+        self._stands_at = lives + self._origins()
         if not self._unmoved():
-            self._places, self._graph = self._buffers(), None
+            self._keys, self._graph = self._buffers(), None
 
     def _give(self, canvases: Sequence[Placed]) -> None:
         given = torch.ones(self.given.shape)
@@ -204,7 +204,7 @@ class GraphedStep:
 
     def _unmoved(self) -> bool:
         """Whether no buffer has been replaced. Addresses do not show that: a new buffer may have the old address."""
-        return all(map(is_, self._places, self._buffers()))
+        return all(map(is_, self._keys, self._buffers()))
 
     def _buffers(self) -> list[Tensor]:
         """The keys of every layer; values are replaced with them."""
