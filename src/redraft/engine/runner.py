@@ -347,7 +347,7 @@ class _Alone:
         return self.model.dtype
 
     def denoise(self, tokens: Tensor, soft: Tensor | None) -> Tensor:
-        return self.one.hold_back_end(self.model.denoise(tokens, soft, self.one.prefix))
+        return self.one.as_read(self.model.denoise(tokens, soft, self.one.prefix))
 
     def soften(self, probabilities: Tensor) -> Tensor:
         return self.model.soften(probabilities)

@@ -224,8 +224,8 @@ class CanvasSequence(Sequence):
         emitted = self.request.max_tokens - self.left
         return max(0, min(self.canvas.width, self.request.min_tokens - emitted))
 
-    def hold_back_end(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
-        """Forbid end tokens where the answer would be shorter than the request's `min_tokens`."""
+    def as_read(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
+        """The logits as the step reads them, without ends before `min_tokens`; kept if log-probabilities are wanted."""
         early = self.ends_held_back
         if early > 0:
             forbid(logits[:early], self.request.eos)
@@ -247,7 +247,7 @@ class CanvasSequence(Sequence):
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
         """One denoising step from the logits of the canvas."""
-        logits = self.hold_back_end(logits)
+        logits = self.as_read(logits)
         return self.stepped(denoise_step(self.canvas, logits, model, self.policy, self.noise, self.goal))
 
     def advance_from(self, stats: Stats) -> list[Event]:
