@@ -111,7 +111,8 @@ and renoising run there. Soft embeddings stay on the device. So the host waits f
 pins, constraints, a changed distribution or log-probabilities take their step alone and wait at least once each.
 
 By default the steps of up to eight canvases are replayed as one CUDA graph: the forward and the reading of the head.
-One capture serves all blocks of a request and later requests in the same buffers. Encoding and steps that need logits
+One capture serves all blocks of a request and later requests in the same buffers. Where few canvases go on behind many,
+they move to the first places after eight steps, and a smaller graph is recorded. Encoding and steps that need logits
 run outside the graph. Where a graph cannot be recorded, or the kernel of a layer is not used, steps are launched one by
 one, and a server says why.
 `LoopConfig(graphs=False)`, or `--no-graphs`, leaves graphs out, as experts on the host do.
