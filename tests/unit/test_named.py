@@ -11,34 +11,38 @@ import redraft
 from redraft.constraints.compile.named import named_values
 from redraft.constraints.compile.stated import with_stated_choices
 
-TEXT = "Order QT-778-B: write to office@graystone.net, or see https://docs.pinwheel.dev/a?b=1. Tel. (555) 010-4455."
+TEXT = "Order QT-778-B: write to office@graystone.net, or see https://docs.pinwheel.dev/a?b=1."
 
 
 @pytest.mark.parametrize(
     ("name", "text", "wanted"),
     [
         ("email", TEXT, ["office@graystone.net"]),
-        ("contactMail", TEXT, ["office@graystone.net"]),
-        ("E-Mail Address", "a@b.co (c@d.org), e@f.de!", ["a@b.co", "c@d.org", "e@f.de"]),
-        ("email", "a@b.co, or c (at) d.de", []),
-        ("email", "Ask @anna, or a@b.co.", []),
+        ("contactEmail", TEXT, ["office@graystone.net"]),
+        ("E-Mail Address", "a@b.co (c@d.org), e@f.de at noon!", ["a@b.co", "c@d.org", "e@f.de"]),
+        ("email", "o'brien@x.com or 'bob@x.de'", ["o'brien@x.com", "bob@x.de"]),
+        ("email", "联系：a@b.cn。", ["a@b.cn"]),
         ("url", TEXT, ["https://docs.pinwheel.dev/a?b=1"]),
-        ("website", "See www.x.org, or x.org.", ["www.x.org"]),
-        ("order_id", "What happened to QT-778-B?", ["QT-778-B"]),
-        ("phone", "Call (555) 010-4455!", ["(555) 010-4455", "010-4455"]),
-        ("phone_number", "Call 030 5557 210, room 12.", ["030 5557", "030 5557 210", "5557 210"]),
-        ("phone", "I have an iPhone 15.", []),  # a thing, perhaps
-        ("flight_number", "Flight LX 318 leaves.", ["LX 318", "318"]),
-        ("ticketNo", "Ticket #8812. 3 more", ["8812", "#8812", "3"]),
-        ("ticket", "Business class, seat 3B", []),
-        ("reference", "Dr. Brown, 2019 to 2023", []),
-        ("room number", "Room seven, for 3", []),  # in words
-        ("user_id", "tom_k, port 8", []),  # a word, perhaps
-        ("no", "Room 7", []),
+        ("url", "See www.x.org (or https://a.b/c_(d)).", ["www.x.org", "https://a.b/c_(d)"]),
+        # where one may be written in another way, anything may be meant
+        ("email", "a@b.co, or c (at) d.de", []),
+        ("email", "bob at example dot com, alice@x.de", []),
+        ("email", "Ask @anna, or a@b.co.", []),
+        ("email", "müller@x.de, a@b.co", []),
+        ("email", "邮箱a@b.cn", []),
+        ("url", "example.com or https://docs.x", []),
+        ("url", "ftp://a.b/c or https://docs.x", []),
+        ("url", "见https://a.cn/x，然后", []),
+        # and where the name says something else
+        ("mail", "12 Main Street; a@b.co", []),
+        ("email_or_phone", TEXT, []),
+        ("website", TEXT, []),
+        ("phone", "I have an iPhone 15.", []),
+        ("booking_reference", "XKQPLM, flight LX 318", []),
         ("name", TEXT, []),
         ("email", "nothing", []),
         ("", TEXT, []),
-        ("phone", "1 " * 3000, []),
+        ("email", "a@b.co " * 1000, []),
     ],
 )
 def test_values_for_a_name(name: str, text: str, wanted: list[str]) -> None:
@@ -48,7 +52,7 @@ def test_values_for_a_name(name: str, text: str, wanted: list[str]) -> None:
 @pytest.mark.parametrize("text", ["a" * 4096, "a@" * 2048, "www." * 1024, "(" * 4096, "a." * 2000 + "@" + "a-" * 40])
 def test_a_text_that_repeats_itself_is_no_work(text: str) -> None:
     began = time.process_time()
-    for name in ("email", "url", "phone"):
+    for name in ("email", "url"):
         named_values(name, text)
     assert time.process_time() - began < 1
 
@@ -76,11 +80,10 @@ def test_a_field_of_such_a_name_chooses_among_them(field: dict[str, object], hel
     [
         ("name, email", "The mailbox office@graystone.net belongs to Winifred.", "office@graystone.net"),
         ("url", "Everything is explained under https://docs.pinwheel.dev", "https://docs.pinwheel.dev"),
-        ("order_id, city", "What happened to QT-778-B? It should be in Lugano by now.", "QT-778-B"),
     ],
 )
 def test_nano_is_not_misled_by_a_word(schema: str, text: str, wanted: str) -> None:
-    """It answered "mailbox", "under https://docs.pinwheel.dev" and "happened"."""
+    """It answered "mailbox" and "under https://docs.pinwheel.dev"."""
     assert wanted in json.loads(redraft.load("nano").extract(text, schema, seed=1).text).values()
 
 
