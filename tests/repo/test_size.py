@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 54_600, TESTS: 40_400}
+WHOLE_WALLS = {SOURCE: 54_600, TESTS: 40_450}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_100,
+    "core": 11_110,
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_650,

@@ -313,7 +313,7 @@ def test_an_output_is_continued_with_the_settings_it_was_begun_with(tmp_path: Pa
     words = ["run", str(source), str(target), "--threads", "1", "--seed"]
     assert main([*words, "1"]) == 0
     before = target.read_bytes()
-    assert "was begun with seed 1, now 2: use the same flags, or name another output" in shell([*words, "2"], 2).err
+    assert "was begun with seed 1, now 2: go on with the same, or name another output" in shell([*words, "2"], 2).err
     assert target.read_bytes() == before
     assert main([*words, "1"]) == 0
 

@@ -39,7 +39,7 @@ from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.packed import NVFP4, TABLE8, pack, unpack
 from redraft.weights.fill import pack_model
-from redraft.weights.fingerprint import fingerprint
+from redraft.weights.fingerprint import fingerprint, stamps
 from redraft.weights.layouts import matrices, read_layout
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
@@ -195,7 +195,7 @@ def test_progress_that_cannot_be_is_none(progress: bytes, plain: Path, tmp_path:
     stage.mkdir()
     (stage / "model.safetensors").write_bytes(b"half")
     (stage / "config.json").write_bytes(b"half")
-    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": fingerprint(plain)}
+    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": [fingerprint(plain), stamps(plain)]}
     (stage / "progress.json").write_bytes(progress.replace(b"MAKING", json.dumps(making).encode()))
     quantize_checkpoint(plain, tmp_path / "again", PLANS["int4"])
     for path in whole.iterdir():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.helpers import alone, listen, tiny_config, tiny_model
 
+from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig, read_config
 from redraft.engine.causal import CausalSequence
 from redraft.engine.events import Event, Finished, PromptRead
@@ -156,13 +157,16 @@ def test_a_graph_without_memory_is_left_out_until_a_request_has_ended(
 
 def test_forwards_that_go_well_are_widened_again(model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stayed narrow for as long as anything ran."""
-    loop = Loop(model, LoopConfig(max_rows=4 * WIDTH))
     monkeypatch.setattr("redraft.engine.admission.PATIENCE", 4)
+    loop = Loop(model, LoopConfig(max_rows=4 * WIDTH))
     heard(loop, *(request_of(model, seed, tokens=20 * WIDTH) for seed in range(4)))
     loop.tick()
     out_of_memory(monkeypatch, DiffusionGemma, "__call__", 1)
     loop.tick()
     assert loop.scheduler.max_rows <= 2 * WIDTH
+    for _ in range(8):  # twice as many as before it was too wide
+        assert loop.scheduler.max_rows <= 2 * WIDTH
+        loop.tick()
     for _ in range(8):
         loop.tick()
     assert loop.scheduler.max_rows == 4 * WIDTH
@@ -198,6 +202,62 @@ def test_a_variant_does_not_wait_for_a_request_that_waits_for_it(
         if not loop.tick():
             break
     assert found == alone(model, requests)
+
+
+def test_a_request_that_is_put_back_keeps_nothing_of_its_own(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept its prefix, another was given the same, and the end of the first emptied the other's."""
+    loop, requests = with_places(model), [request_of(model, seed, prompt=20 + seed) for seed in (3, 4)]
+    out_of_memory(monkeypatch, CanvasSequence, "look", 2)
+    found: list[list[Event]] = [[], []]
+    first, second = (
+        listen(loop, *both, drafts=True) for both in zip(requests, (one.append for one in found), strict=True)
+    )
+    while second.sequence.blocks < 1:
+        loop.tick()
+    assert not first.sequence.opened or first.sequence.prefix is not second.sequence.prefix
+    loop.abort(first.sequence)
+    loop.drain()
+    assert found[1:] == alone(model, requests[1:])
+
+
+def test_a_variant_does_not_wait_for_one_that_has_no_memory_for_its_images(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, requests, found = Loop(model), [request_of(model, seed, tokens=14) for seed in (1, 2)], [[], []]
+    out_of_memory(monkeypatch, CanvasSequence, "look", 2)
+    ahead = listen(loop, requests[0], found[0].append, drafts=True)
+    listen(loop, requests[1], found[1].append, drafts=True, behind=ahead)
+    for _ in range(200):
+        if not loop.tick():
+            break
+    assert found == alone(model, requests)
+
+
+def test_a_variant_without_memory_for_its_images_ends_alone(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that ran ended with it."""
+    loop, requests = Loop(model), [request_of(model, seed, prompt=20) for seed in (1, 2)]
+    other, first, second = [], [], []
+    free = request_of(model, 5)
+    listen(loop, free, other.append, drafts=True)
+    ahead = listen(loop, requests[0], first.append, drafts=True)
+    listen(loop, requests[1], second.append, drafts=True, behind=ahead)
+    out_of_memory(monkeypatch, Prefix, "take", 10**9)
+    real = CanvasSequence.look
+
+    def look(one: CanvasSequence) -> None:
+        if one.request.seed == 2 and one.opened and loop.forwards:
+            raise MemoryError
+        real(one)
+
+    monkeypatch.setattr(CanvasSequence, "look", look)
+    loop.drain()
+    assert [other, first] == alone(model, [free, requests[0]])
+    assert reason(second)[0] == "error"
+    assert "memory ran out" in reason(second)[1]
 
 
 def test_a_deadline_without_memory_for_the_draft_is_that_requests_own(

@@ -230,8 +230,8 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
                 break
             said = f"line {done.rows + 1} of {target} is not of a run's output, which would be lost"
             raise RequestError(f"{said}; name another output") from None
-        if settings is not None and found.settings is not None and found.settings != settings:
-            raise RequestError(_differ(target, found.settings, settings))
+        if settings is not None and found.settings is not None and (other := _differing(found.settings, settings)):
+            raise RequestError(f"{target} was begun with {other}: go on with the same, or name another output")
         row = next(rows, None)
         if row is None:
             raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
@@ -353,11 +353,11 @@ def _line(answer: RowAnswer, number: int, settings: Settings | None) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
-def _differ(target: Path, before: Settings, now: Settings) -> str:
-    """The message for an output that was begun with other settings."""
+def _differing(before: Settings, now: Settings) -> str:
+    """The settings that differ, in words; outputs of older versions do not say of which weights they are."""
+    before = {**{name: value for name, value in now.items() if name == "weights"}, **before}
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
-    pairs = [f"{name} {before.get(name, 'not given')!r}, now {now.get(name, 'not given')!r}" for name in names]
-    return f"{target} was begun with {'; '.join(pairs)}: use the same flags, or name another output"
+    return "; ".join(f"{one} {before.get(one, 'not given')!r}, now {now.get(one, 'not given')!r}" for one in names)
 
 
 @contextmanager

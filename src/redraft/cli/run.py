@@ -208,7 +208,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:
 
     given = {name: getattr(arguments, name, None) for name in DECIDING}
     said = {name: value if isinstance(value, int) else str(value) for name, value in given.items() if value is not None}
-    with suppress(RedraftError):  # which loading it will raise, or it lies elsewhere
+    with suppress(RedraftError, OSError):  # which loading it will raise, or it lies elsewhere
         if arguments.backend is None:
             said["weights"] = known_fingerprint(locate(str(arguments.model)))[:16]
     return said

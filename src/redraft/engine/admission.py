@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redraft.engine.memory import Ledger
-from redraft.engine.runner import LESS, Runner
+from redraft.engine.runner import LESS, OUT, Runner
 from redraft.engine.scheduler import Batch, Scheduler
 from redraft.engine.sequence import Sequence
 from redraft.errors import RunError
 
 PATIENCE = 64
-"""Forwards that go well before they are widened again."""
+"""Forwards that go well before they are widened again; twice as many behind each that was too wide."""
 
 
 class Admission:
     """Between the scheduler's queue and the runner. Prefixes have what the ledger leaves."""
 
     def __init__(self, scheduler: Scheduler, runner: Runner, ledger: Ledger) -> None:
-        self.scheduler, self.runner, self.ledger, self._went_well = scheduler, runner, ledger, 0
+        self.scheduler, self.runner, self.ledger = scheduler, runner, ledger
+        self._went_well, self._patience = 0, PATIENCE
         scheduler.max_rows = ledger.max_rows
 
     def check(self, sequence: Sequence) -> None:
@@ -46,25 +47,28 @@ class Admission:
         """A request has ended: there may be memory for others now, and forwards may be as wide as before."""
         self.ledger.leave(sequence.number)
         if not self.scheduler.running:
-            self.scheduler.max_rows = self.ledger.max_rows
+            self.scheduler.max_rows, self._patience = self.ledger.max_rows, PATIENCE
         for other in self.scheduler.running.values():
             other.starved = False
 
     def narrow(self, batch: Batch) -> None:
         """Memory ran out in this forward: the next ones have half its rows."""
         least = min(piece.rows for piece in batch)
-        self.scheduler.max_rows, self._went_well = max(least, sum(piece.rows for piece in batch) // 2), 0
+        self.scheduler.max_rows = max(least, sum(piece.rows for piece in batch) // 2)
+        self._went_well, self._patience = 0, 2 * self._patience
 
     def widen(self) -> None:
-        """This forward went well. Behind many such, the next ones may have twice as many rows again."""
+        """This forward went well. Behind many such, the next ones may have twice as many rows again, and a shortage is
+        forgotten."""
         self._went_well += 1
-        if self._went_well % PATIENCE == 0:
+        if self._went_well % self._patience == 0:
             self.scheduler.max_rows = min(2 * self.scheduler.max_rows, self.ledger.max_rows)
+            self.ledger.short = None
 
     def starved(self) -> tuple[list[Sequence], RunError]:
         """The request that gives way where there is memory for no running one: the youngest; and its error."""
         found = [one for one in self.scheduler.running.values() if one.starved]
-        return found[-1:], RunError(f"memory ran out while the request was running; {LESS}")
+        return found[-1:], RunError(OUT)
 
     def _fits(self, sequence: Sequence) -> bool:
         """Whether there is memory for a sequence beside the running ones; if so, it is entered in the ledger. Where

@@ -41,6 +41,7 @@ from redraft.model.rows import IMAGE_ATTENTION
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of, report_choice
+from redraft.weights.fingerprint import stamps
 from redraft.weights.load import load_model
 from redraft.weights.place import Placement, place_experts
 from redraft.weights.plan import find_plan
@@ -270,6 +271,7 @@ class Core:
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
         kernels = kernels_of(where, report) if kernels is None else kernels
+        files = stamps(folder, weights_alone=True)  # before they are read, which may take minutes
         folds = placement is Placement.DEVICE and pays(config.model, numbers, kernels)
         form = chosen.experts if chosen and chosen.is_uniform and folds else None
         found, config = load_model(
@@ -291,7 +293,7 @@ class Core:
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
         _check_kernels(loaded, Compiler(text, config), report)
-        vision, by_fields = vision_of(folder, loaded, config.model, report), is_asked_by_fields(model, adapter)
+        vision, by_fields = vision_of(folder, loaded, config.model, report, files), is_asked_by_fields(model, adapter)
         running = Loop(loaded, loop, text=text)
         return cls(loaded, text, config, running, folder, as_stored, vision=vision, by_fields=by_fields)
 

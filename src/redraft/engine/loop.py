@@ -319,14 +319,13 @@ class Loop:
         for one in list(self.scheduler.running.values()):
             if (ahead := one.behind) is None:
                 continue
-            if not ahead.opened:
-                if ahead.number in self.scheduler.waiting:  # put back for lack of memory: it may wait for this one
-                    one.behind = None
-            elif ahead.prefix.length == len(ahead.prompt):
-                self.runner.share(ahead, one)
+            if ahead.number in self.scheduler.waiting:  # put back for lack of memory: it may wait for this one
                 one.behind = None
-            elif ahead.read == len(ahead.prompt):  # it has gone on to commit a block: too late to share
+            elif ahead.opened and ahead.read == len(ahead.prompt):
                 one.behind = None
+                is_there = ahead.prefix.length == ahead.read  # else it has gone on to commit a block: too late
+                if is_there and (error := self.runner.share(ahead, one)) is not None:
+                    self._fail([one], error)
 
     def _retire(self) -> None:
         """End what has run out of time, before rows are chosen."""

@@ -55,7 +55,7 @@ class Demand:
 
 class Ledger:
     """The books of one model on one device. `memory` is what all of it may take, None if unknown: then all fits.
-    `short` is what was taken when memory ran out all the same; it counts until nothing runs.
+    `short` is what was taken when memory ran out all the same; it counts for a while.
 
     `max_rows` are the rows of the widest forward, lowered if the device has no room for its temporary tensors.
     """

@@ -100,6 +100,8 @@ class Prefixes:
         for i, layer in enumerate(prefix.layers):
             behind = 0 if layer.window is None else length - layer.window + 1
             seen = [(end, *chunk.layers[i]) for end, chunk in found if end > behind]
+            if not seen:  # of a window of one, too
+                layer.origin = length
             for at, part in enumerate(seen):
                 layer.restore(*part, follows=at > 0)
         prefix.length = length

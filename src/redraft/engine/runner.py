@@ -47,6 +47,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LESS = "shorten the request, give the engine fewer at a time (max_running), or load the model in fewer bits"
+OUT = f"memory ran out while the request was running; {LESS}"
 
 
 class Runner:
@@ -79,7 +80,10 @@ class Runner:
         whether there was memory for it."""
         used = [other.prefix for other in running if other.opened]
         with self._on_device():
-            return self._has_memory(lambda: self._open(sequence, used))
+            if self._has_memory(lambda: self._open(sequence, used)):
+                return True
+        sequence.give_back()  # what it has got may be another's place from now on
+        return False
 
     def _open(self, sequence: Sequence, used: list[Prefix]) -> None:
         prefix = None
@@ -90,18 +94,17 @@ class Runner:
             sequence.read = sequence.cached = self.prefixes.load(sequence.chain, sequence.prefix)
         sequence.look()
 
-    def share(self, giver: Sequence, taker: Sequence) -> None:
+    def share(self, giver: Sequence, taker: Sequence) -> RunError | None:
         """Give one sequence another's prefix, which must hold exactly the prompt that they have in common. Without
-        memory for the copies in between, the taker encodes its prompt itself."""
+        memory for the copies in between, the taker encodes its prompt itself; the error if that has none for images."""
         assert giver.prefix.length == len(taker.prompt), "a prompt is shared when it has just been encoded"
-
         with self._on_device():
             if self._has_memory(lambda: taker.prefix.take(giver.prefix)):
                 taker.read, taker.cached, taker.soft = giver.read, giver.cached, {}
-            else:
-                taker.prefix.restart(0)
-                taker.read = taker.cached = 0
-                taker.look()
+                return None
+            taker.prefix.restart(0)
+            taker.read = taker.cached = 0
+            return None if self._has_memory(taker.look) else RunError(OUT)
 
     def idle(self, running: Iterable[Sequence]) -> int:
         """Bytes of fixed buffers that none of the `running` sequences uses."""
@@ -141,11 +144,10 @@ class Runner:
     def _release(self) -> None:
         self.shortages += 1
         self.prefixes.clear()
-        self.forget()
+        self._rows = None
         if self.places is not None:
             self.places.drop_graphs()
-        if self.model.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # nothing without a GPU
 
     def forget(self) -> None:
         """A sequence has ended: let go of the last forward's context, and try graphs again."""
@@ -200,8 +202,7 @@ class Runner:
         if short:  # here the tensors of the step that failed are gone with its frames
             self._has_graphs = False
             places.drop_graphs()
-            if self.model.device.type == "cuda":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
         return None
 
     def _step(self, batch: Batch, parts: list[Float[Tensor, "_ hidden"]]) -> list[list[Event]]:
@@ -243,8 +244,7 @@ class Runner:
         it would draw from is gone, and its rows are encoded."""
         found = None if read is None else self._within_memory(lambda: self._safely(sequence, partial(step, read)))
         if found is None and not sequence.width:
-            error = RunError(f"memory ran out while the request was running; {LESS}")
-            return [Finished("error", sequence.blocks, error)]
+            return [Finished("error", sequence.blocks, RunError(OUT))]
         sequence.starved = found is None
         return found or []
 

@@ -115,11 +115,16 @@ class Sequence(ABC):
         self.soft = {image.run.start: image.soft() for image in ahead}
 
     def close(self) -> None:
-        """It has had its last event: give its memory back. Its prefix may have a place in graphs, empty from now on."""
+        """It has had its last event."""
+        self.finished, self.behind = True, None
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give its memory back; it may be opened again. Its prefix may have a place in graphs, empty from now on."""
         if self.opened:
             self.prefix.restart(0)
-        self.finished, self.opened, self.behind = True, False, None
-        for name in ("prefix", "prompt", "chain", "noise", "goal", "canvas", "logits", "commit", "soft"):
+        self.opened, self.read, self.cached, self.soft = False, 0, 0, {}
+        for name in ("prefix", "prompt", "chain", "noise", "goal", "canvas", "logits", "commit"):
             vars(self).pop(name, None)
 
     # What the scheduler reads.

@@ -29,7 +29,7 @@ from redraft.images.prompt import PlacedImage, Prompt, place_images
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.vision import VisionTower
 from redraft.shapes import Float, Tensor
-from redraft.weights.fingerprint import stamps
+from redraft.weights.fingerprint import Stamps, stamps
 from redraft.weights.vision import load_vision
 
 MOST_PIXELS, MOST_SCANNED = 4 * LIMITS.num_pixels, 4 * LIMITS.num_scanned
@@ -62,9 +62,10 @@ class Vision:
         model: DiffusionGemma,
         report: Callable[[str], None] | None = None,
         max_bytes: int = KEPT_BYTES,
+        files: Stamps | None = None,
     ) -> None:
         self.folder, self.model, self.report, self.max_bytes = folder, model, report, max_bytes
-        self._stamps = stamps(folder)
+        self._files = stamps(folder, weights_alone=True) if files is None else files
         self.encodings = self.num_bytes = 0
         self._tower: VisionTower | None = None
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
@@ -157,7 +158,7 @@ class Vision:
 
     def _load(self) -> VisionTower:
         if self._tower is None:
-            if stamps(self.folder) != self._stamps:  # its tower might be another model's
+            if stamps(self.folder, weights_alone=True) != self._files:  # its tower might be another model's
                 raise WeightsError(f"the files of {self.folder} were changed since the model was loaded; load it anew")
             device, dtype = self.model.device, self.model.dtype
             self._tower = load_vision(self.folder, dtype=dtype, device=device, report=self.report)
@@ -165,7 +166,7 @@ class Vision:
 
 
 def vision_of(
-    folder: Path, model: DiffusionGemma, config: ModelConfig, report: Callable[[str], None] | None
+    folder: Path, model: DiffusionGemma, config: ModelConfig, report: Callable[[str], None] | None, files: Stamps
 ) -> Vision | None:
-    """The images of a checkpoint; None if it is text only."""
-    return Vision(folder, model, report) if has_tower(config) else None
+    """The images of a checkpoint, whose weights were in such `files`; None if it is text only."""
+    return Vision(folder, model, report, files=files) if has_tower(config) else None

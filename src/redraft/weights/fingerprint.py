@@ -8,7 +8,7 @@ from pathlib import Path
 
 _WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14  # bytes of a file hashed whole; else how many samples, of how many bytes
 _SETTINGS = ("config.json", "generation_config.json")
-Stamps = tuple[tuple[str, int, int, int], ...]
+Stamps = tuple[tuple[str, int, int], ...]
 
 
 def fingerprint(folder: Path) -> str:
@@ -32,10 +32,10 @@ def known_fingerprint(folder: Path) -> str:
     return _fingerprint(folder, stamps(folder))
 
 
-def stamps(folder: Path) -> Stamps:
-    """Size, time and number of each of these files: other ones, where one was written or replaced."""
-    found = ((path.name, path.stat()) for path in _files(folder))
-    return tuple((name, one.st_size, one.st_mtime_ns, one.st_ino) for name, one in found)
+def stamps(folder: Path, *, weights_alone: bool = False) -> Stamps:
+    """Size and time of each of these files: mostly other ones, where one was written or replaced."""
+    found = ((path.name, path.stat()) for path in _files(folder) if not (weights_alone and path.name in _SETTINGS))
+    return tuple((name, one.st_size, one.st_mtime_ns) for name, one in found)
 
 
 def _files(folder: Path) -> list[Path]:

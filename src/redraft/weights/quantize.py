@@ -28,7 +28,7 @@ from redraft.files import alone, copy_files, final_name, remove_halves, write_js
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
-from redraft.weights.fingerprint import fingerprint
+from redraft.weights.fingerprint import fingerprint, stamps
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import check_headers, read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, shown, slots
@@ -127,7 +127,7 @@ def quantize_checkpoint(
     packed = formats(config.model, plan)
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
-    making = {"plan": plan.name, "shards": max_shard_bytes, "source": fingerprint(folder)}
+    making = {"plan": plan.name, "shards": max_shard_bytes, "source": [fingerprint(folder), stamps(folder)]}
     try:
         if stage.is_symlink():
             raise WeightsError(f"{stage} is a link, and what it leads to is not ours; remove it")

@@ -34,7 +34,7 @@ def named_values(name: str, text: str) -> list[str]:
         if len(found) < text.count("@") or _SPELT.search(_MAIL.sub(" ", text)):
             return []
     elif words[-1:] == ["url"]:
-        found = [one.rstrip(")") if "(" not in one else one for one in _LINK.findall(text)]
+        found = [one[: len(one) - max(0, one.count(")") - one.count("("))] for one in _LINK.findall(text)]
         if _ELSEWHERE.search(_MAIL.sub(" ", _LINK.sub(" ", text))) or not text.isascii():
             return []
     found = [*dict.fromkeys(found)]
