@@ -148,7 +148,10 @@ def _down(
 def experts_kernel(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Sum of each row's chosen experts, weighted; the form of `model/moe.py::ExpertsForm` for a GPU."""
     each = experts_each(experts, x, chosen).view(*chosen.shape, -1)
-    return (each * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # weights are float32, and so is the sum
+    # One choice after the other, in float32 as the weights are: all at once take eight times the memory.
+    return sum((each[:, i] * weights[:, i, None] for i in range(1, chosen.shape[1])), each[:, 0] * weights[:, :1]).to(
+        x.dtype
+    )
 
 
 def experts_each(
