@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 54_600, TESTS: 40_450}
+WHOLE_WALLS = {SOURCE: 54_600, TESTS: 40_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,8 +22,8 @@ PART_WALLS = {
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
-    "server": 6_760,
-    "operations": 4_890,
+    "server": 6_780,
+    "operations": 4_900,
     "trace": 650,
     "distributed": 640,
     "cli": 5_370,

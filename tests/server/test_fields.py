@@ -235,6 +235,14 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
         ),
         ("responses", {"input": "a", "text": {"format": {"type": "text", "schema": {}}}}, "text.format"),
         ("decisions", {"input": "a", "questions": [QUESTION, QUESTION]}, "questions"),
+        # Steps that never came.
+        ("chat/completions", BASE | {"stream": True, "canvas": {"causal": True, "stream": True}}, "canvas.stream"),
+        (
+            "completions",
+            {"prompt": "a", "echo": True, "logprobs": 1, "stream": True, "canvas": {"stream": True}},
+            "canvas.stream",
+        ),
+        ("../completion", {"prompt": "a", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         (
             "edit/completions",
             {"messages": [{"role": "user", "content": "<|code_to_edit|>a, b<|/code_to_edit|>"}], "max_tokens": 1},
@@ -278,6 +286,20 @@ def test_a_name_that_the_template_does_not_print_is_named(http: httpx2.Client) -
     turn = {**BASE["messages"][0], "name": "Bob"}
     reported = http.post("/v1/chat/completions", json=BASE | {"messages": [turn]})
     assert reported.headers["x-ignored-fields"] == "messages[].name"
+
+
+def test_calls_and_descriptions_that_the_template_does_not_print_are_named(http: httpx2.Client) -> None:
+    tool = {"type": "function", "function": {"name": "send", "description": "Sends.", "parameters": {}}}
+    call = {"id": "1", "type": "function", "function": {"name": "send", "arguments": "{}"}}
+    turns = [*USER, {"role": "assistant", "content": "a", "tool_calls": [call]}]
+    turns += [{"role": "tool", "content": "ok", "tool_call_id": "1"}, *USER]
+    plain = [*USER, {"role": "assistant", "content": "a"}, {"role": "tool", "content": "ok"}, *USER]
+    body = BASE | {"messages": turns, "tools": [tool], "tool_choice": "required"}
+    named = http.post("/v1/chat/completions", json=body).headers.get("x-ignored-fields", "").split(", ")
+    assert "tools[].function.description" in named
+    counts = [len(http.post("/tokenize", json={"messages": one}).json()["tokens"]) for one in (turns, plain)]
+    assert ("messages[].tool_calls" in named) == (counts[0] == counts[1])
+    assert "messages[].tool_call_id" in named
 
 
 def test_what_stands_before_a_text_to_edit_is_named(http: httpx2.Client) -> None:

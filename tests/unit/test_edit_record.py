@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.helpers import Shell
 
 import redraft
+from redraft import Options
 from redraft.cli.file_lines import TextFile
 from redraft.cli.infill import _format_lost
 from redraft.errors import RequestError
@@ -565,3 +566,23 @@ def test_a_key_that_stays_although_it_was_spoken_of_is_named() -> None:
     assert record.left_out(said, '{"name":"b","host":"a","port":80}') == ("host",)
     assert record.left_out(said, '{"name":"b","host":"c","port":80}') == ()
     assert record.left_out("Set name to b.", '{"name":"web","host":"a","port":80}') == ("name",)
+
+
+@pytest.mark.parametrize("instruction", ["Set qty to 5", "Make it nicer", "Remove qty", "Bob instead of Ada"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bad_words": ((175,),)}, "bad_words was given with an instruction"),
+        ({"logit_bias": ((175, -100.0),)}, "logit_bias was given with an instruction"),
+        ({"draw": True}, "draw was given with an instruction"),
+        ({"presence_penalty": 1.0}, "presence_penalty"),
+        ({"preset": "zzz"}, "preset is 'zzz'"),
+    ],
+)
+def test_options_of_an_edit_are_looked_at_whatever_it_says(
+    instruction: str, options: dict[str, Any], said: str
+) -> None:
+    """Where code carried it out, a forbidden word stood in the answer, and a misspelt preset was no error."""
+    text = '{"who": "Ada", "qty": 3}'
+    with pytest.raises(RequestError, match=said):
+        redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, options=Options(seed=1, **options))

@@ -25,7 +25,7 @@ from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
-from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, ResolvedRequest
+from redraft.engine.request import DEFAULTS, FinishReason, Generation, Options, Request, ResolvedRequest
 from redraft.errors import RequestError
 from redraft.operations.edit_instruction import Revision, in_lines, lines_alone, rewritten, tokens_before
 from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded, shared_time
@@ -109,6 +109,7 @@ def edit(
     free = instruction is not None and strength == 1 and slack is None and not constraint
     left, made = shared_time(options), None
     if instruction is not None and engine.by_fields:
+        _check_options(engine, options, free=free)
         made = in_lines(engine, shown, instruction, room, left) if free else None
         shown = lines_alone(shown)
     if made is None:
@@ -134,6 +135,14 @@ def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int
         raise RequestError(f"strength is {strength}; it must be above 0 (nothing would change) and at most 1")
     if type(slack) is not int or not 0 <= slack <= MOST_SLACK:
         raise RequestError(f"slack is {slack!r:.80}; it must be an integer from 0 to {MOST_SLACK} tokens")
+
+
+def _check_options(engine: Core, options: Options, *, free: bool) -> None:
+    """Refuse, whatever an instruction says, options that are wrong, or that no clause is carried out by."""
+    for name in ("bad_words", "logit_bias", "draw"):
+        if free and getattr(options, name):
+            raise RequestError(f"{name} was given with an instruction, whose words this model writes; leave it out")
+    engine.resolve(Request([0], replace(options, max_tokens=1, min_tokens=0)))
 
 
 def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:

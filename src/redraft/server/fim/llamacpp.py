@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from redraft.engine.events import Block
 from redraft.engine.request import Generation, Logprobs
 from redraft.server.http.body import Flag, Int, Milliseconds, Schema, Str
-from redraft.server.http.errors import ApiError
+from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.http.sse import Chunks
@@ -126,6 +126,8 @@ def _prepare(service: Service, body: LlamaCompletion) -> Work:
     until = body.t_max_predict_ms or body.deadline_ms
     same = body.model_copy(update={"max_tokens": given, "seed": seed, "deadline_ms": until})
     builder = RequestBuilder(service, same)
+    if body.canvas is not None and body.canvas.stream:
+        raise unsupported("canvas.stream", "steps are in streams of /v1/completions; leave canvas.stream out")
     prompts = _prompts(service, body)
     held = Completion(prompt="", json_schema=body.json_schema, grammar=body.grammar or None)
     options = replace(builder.options(max_tokens=None), logprobs=body.n_probs or None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
@@ -12,6 +13,8 @@ from fastapi import Request, Response
 from redraft.config import CheckpointConfig
 from redraft.constraints.schemas import plain_schema
 from redraft.engine.resolve import canvas_width
+from redraft.errors import RequestError
+from redraft.images.prompt import Prompt
 from redraft.options import Options, SeedCanvas
 from redraft.prompts import BEGINNINGS, of_schema
 from redraft.server.http.errors import ApiError, unsupported
@@ -82,11 +85,11 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
             before, unused = [], [*unused, EARLIER]
         messages = [*before, _asking(last, named)]
         constraint = _copied(service, body, constraint, asked, messages)
-    prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
-    if any("name" in one for one in messages):
-        bare = [{key: value for key, value in one.items() if key != "name"} for one in messages]
-        same = builder.engine.chat_prompt(bare, thinking=thinking, tools=declared, parse_special=special)
-        unused += ["messages[].name"] * (same.tokens == prompt.tokens)
+    rendered = partial(builder.engine.chat_prompt, thinking=thinking, tools=declared, parse_special=special)
+    prompt = rendered(messages)
+    unused += _unprinted(messages, prompt, rendered)
+    if sent.tools and not text.knows_tools and any(tool.function.description for tool in sent.tools):
+        unused.append("tools[].function.description")
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(
         text, bool(body.logprobs), choice, "" if constraint else _hint(service, messages), len(body.messages)
@@ -97,6 +100,18 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
     if canvas.read_back and (bool(body.stream and canvas.stream) or not again):
         unused.append("canvas.read_back")
     return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused, read_back=again)
+
+
+def _unprinted(
+    messages: Sequence[dict[str, Any]], prompt: Prompt, rendered: Callable[[Sequence[dict[str, Any]]], Prompt]
+) -> Iterator[str]:
+    """Parts of messages without which the chat template prints the same."""
+    for name in ("name", "tool_calls", "tool_call_id"):
+        if any(name in one for one in messages):
+            with suppress(RequestError):  # a template that needs them prints them
+                bare = rendered([{key: value for key, value in one.items() if key != name} for one in messages])
+                if bare.tokens == prompt.tokens:
+                    yield f"messages[].{name}"
 
 
 def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher | None = None) -> list[dict[str, Any]]:

@@ -69,7 +69,10 @@ class RequestBuilder:
         longest = self.settings.limits.request_sec
         sent["deadline_sec"] = min(longest, sent.get("deadline_sec", longest))
         # The dial and the causal mode have rules of their own, with which a preset would be refused.
-        others = causal or sent.get("causal") or not sent.keys().isdisjoint({"effort", "target_ms"})
+        causal = causal or bool(sent.get("causal"))
+        if causal and body.canvas is not None and body.canvas.stream:
+            raise unsupported("canvas.stream", "an answer from left to right has no steps; leave canvas.stream out")
+        others = causal or not sent.keys().isdisjoint({"effort", "target_ms"})
         if "preset" not in sent and not others:
             served = self.settings.preset
             sent["preset"] = "fast" if keeps_canvas and served == "flow" else served
