@@ -73,8 +73,8 @@ class LayerPrefix:
         *,
         follows: bool = False,
     ) -> None:
-        """Put a snapshot back so that the layer ends at `end`. Those of several chunks come in order, all but the first
-        `follow`ing: on full layers from the start, on a sliding one from the chunk with the first token seen."""
+        """Put a snapshot back so that the layer ends at `end`. Several come in order, from the one with the first token
+        that is still seen; each but the first `follows` the one before it."""
         first = end - keys.shape[1]
         if not follows:
             self.origin = first

@@ -64,7 +64,7 @@ GRAPHED = replace(TORCH, layer=layer_of_torch)
 
 @dataclass(frozen=True)
 class Told:
-    """What each request was told, and of each tick what the host waited for and how many canvases stepped."""
+    """What each request was reported, and of each tick what the host waited for and how many canvases stepped."""
 
     events: list[list[Event]]
     waits: list[list[str]]
@@ -89,7 +89,7 @@ def load(folder: Path, where: str, kernels: Kernels = TORCH) -> tuple[DiffusionG
     return load_model(folder, kernels=kernels, device=where)
 
 
-def told(
+def reported(
     model: DiffusionGemma, requests: Sequence[ResolvedRequest], device: Device | None, *, graphs: bool = False
 ) -> Told:
     """Every request to its end, side by side."""
@@ -126,13 +126,13 @@ def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **opti
 def test_a_step_waits_once_whatever_rides_along(
     folder: Path, device: Device, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts, commits and canvases in one forward, with drafts told after each: one copy to the host for all."""
+    """Prompts, commits and canvases in one forward, with drafts reported after each: one copy to the host for all."""
     if long:
         monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
-    found = told(there, requests, device)
-    assert agree(found.events, told(load(folder, "cpu")[0], requests, None).events)
+    found = reported(there, requests, device)
+    assert agree(found.events, reported(load(folder, "cpu")[0], requests, None).events)
     assert max(found.canvases) == 3
     for waits, canvases in zip(found.waits, found.canvases, strict=True):
         assert len(waits) == min(canvases, 1), waits
@@ -142,8 +142,8 @@ def test_a_step_waits_once_whatever_rides_along(
 def test_steps_that_are_taken_alone_wait_once_for_each_canvas(folder: Path, device: Device) -> None:
     there, config = load(folder, "cuda")
     requests = requests_of(config, top_k=3)
-    found = told(there, requests, device)
-    assert agree(found.events, told(load(folder, "cpu")[0], requests, None).events)
+    found = reported(there, requests, device)
+    assert agree(found.events, reported(load(folder, "cpu")[0], requests, None).events)
     assert [len(waits) for waits in found.waits] == found.canvases
 
 
@@ -202,8 +202,8 @@ MOST_WAITS = {"causal": 6, "sampling": 2, "logprobs": 5, "language": 8, "languag
 def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: str) -> None:
     there, config = load(folder, "cuda")
     request = special(config)[what]
-    found = told(there, [request], device)
-    expected = told(load(folder, "cpu")[0], [request], None)
+    found = reported(there, [request], device)
+    expected = reported(load(folder, "cpu")[0], [request], None)
     if request.language is None:
         assert agree(found.events, expected.events)
     else:  # the sums of classes are taken in another order there
@@ -218,12 +218,12 @@ def test_messages_are_passed_there_and_a_held_step_waits_twice(
     there, config = load(folder, "cuda", replace(TORCH, condition=CONDITION))
     request = special(config)["language"]
     request = replace(request, max_tokens=20, policy=replace(request.policy, max_steps=2))
-    found = told(there, [request], device)
-    assert tokens_of(found) == tokens_of(told(load(folder, "cpu")[0], [request], None))
+    found = reported(there, [request], device)
+    assert tokens_of(found) == tokens_of(reported(load(folder, "cpu")[0], [request], None))
     steps = [len(waits) for waits in found.waits if waits]
     assert (min(steps), max(steps[1:])) == (3, 4), found.waits  # the first one takes the language there
     monkeypatch.setattr(projection, "MOST_ON_DEVICE", 0)
-    by_the_host = told(there, [request], device)
+    by_the_host = reported(there, [request], device)
     assert tokens_of(by_the_host) == tokens_of(found)
     assert min(len(waits) for waits in by_the_host.waits if waits) > 4
 
@@ -237,7 +237,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
         monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda", GRAPHED)
     requests = requests_of(config)
-    plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
+    plain, graphed = reported(there, requests, device), reported(there, requests, device, graphs=True)
     assert agree(graphed.events, plain.events)
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
@@ -248,7 +248,7 @@ def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
 ) -> None:
     there, config = load(folder, "cuda", GRAPHED)
     requests = requests_of(config)
-    plain = told(there, requests, device)
+    plain = reported(there, requests, device)
     loop = Loop(there)
     assert loop.runner.places is not None, "on a GPU there are graphs by default"
     refused = RuntimeError("operation not permitted when stream is capturing")
@@ -267,7 +267,7 @@ def test_without_the_kernel_of_a_layer_there_are_no_graphs(folder: Path, device:
     assert loop.runner.no_graphs == "the kernel of a layer is not used"
     assert loop.admission.ledger.graphs == 0
     (request,) = requests_of(config, 1)
-    assert agree(side_by_side(loop, [request]), told(there, [request], device).events)
+    assert agree(side_by_side(loop, [request]), reported(there, [request], device).events)
     assert not Loop(there, LoopConfig(graphs=False)).runner.no_graphs
 
 
@@ -293,8 +293,8 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     tiny_checkpoint(tmp_path / "tiny", replace(tiny_config(), canvas_length=2))
     there, config = load(tmp_path / "tiny", "cuda", GPU)
     request = replace(build_request([2, 9], Options(max_tokens=2, seed=1, steps=3), config), eos=frozenset())
-    graphed = told(there, [request], device, graphs=True)
-    assert agree(graphed.events, told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events)
+    graphed = reported(there, [request], device, graphs=True)
+    assert agree(graphed.events, reported(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events)
     assert [len(waits) for waits in graphed.waits] == [1, 1, 1]
     assert 4 * min(graphed.operations) < max(graphed.operations), "nothing was replayed"
 

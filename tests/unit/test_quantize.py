@@ -195,7 +195,7 @@ def test_progress_that_cannot_be_is_none(progress: bytes, plain: Path, tmp_path:
     stage.mkdir()
     (stage / "model.safetensors").write_bytes(b"half")
     (stage / "config.json").write_bytes(b"half")
-    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": [fingerprint(plain), stamps(plain)]}
+    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": [[fingerprint(plain), stamps(plain)]]}
     (stage / "progress.json").write_bytes(progress.replace(b"MAKING", json.dumps(making).encode()))
     quantize_checkpoint(plain, tmp_path / "again", PLANS["int4"])
     for path in whole.iterdir():

@@ -189,12 +189,13 @@ def test_a_passing_shortage_is_forgotten(model: DiffusionGemma, monkeypatch: pyt
     assert loop.admission.ledger.short is None
 
 
+@pytest.mark.parametrize(("owner", "name"), [(Runner, "_open"), (CanvasSequence, "look")])
 def test_a_variant_does_not_wait_for_a_request_that_waits_for_it(
-    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """Nothing ran any more: the first had been put back into the queue, and the second stood behind it."""
     loop = Loop(model, LoopConfig(memory=10**9))
-    out_of_memory(monkeypatch, Runner, "_open", 2)
+    out_of_memory(monkeypatch, owner, name, 2)
     requests, found = [request_of(model, seed, tokens=14) for seed in (1, 2)], [[], []]
     ahead = listen(loop, requests[0], found[0].append, drafts=True)
     listen(loop, requests[1], found[1].append, drafts=True, behind=ahead)
@@ -220,19 +221,6 @@ def test_a_request_that_is_put_back_keeps_nothing_of_its_own(
     loop.abort(first.sequence)
     loop.drain()
     assert found[1:] == alone(model, requests[1:])
-
-
-def test_a_variant_does_not_wait_for_one_that_has_no_memory_for_its_images(
-    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, requests, found = Loop(model), [request_of(model, seed, tokens=14) for seed in (1, 2)], [[], []]
-    out_of_memory(monkeypatch, CanvasSequence, "look", 2)
-    ahead = listen(loop, requests[0], found[0].append, drafts=True)
-    listen(loop, requests[1], found[1].append, drafts=True, behind=ahead)
-    for _ in range(200):
-        if not loop.tick():
-            break
-    assert found == alone(model, requests)
 
 
 def test_a_variant_without_memory_for_its_images_ends_alone(

@@ -100,7 +100,7 @@ class Failing:
 
 CALLS: dict[str, tuple[Callable[[redraft.Engine], Any], str]] = {
     "a seed canvas that is none": (
-        lambda e: e.generate("hi", options=Options(max_tokens=6, seed_canvas={"pin": [[0, 50]]})),  # type: ignore[arg-type]
+        lambda e: e.generate("hi", options=Options(max_tokens=6, seed_canvas={"pin": [[0, 50]]})),  # type: ignore[arg-type]  # none, on purpose
         "seed_canvas is .* it must be a SeedCanvas",
     ),
     "a source of several": (lambda e: e.fill("{{a: int}}", source=["x"]), "the source is .* must be a string"),

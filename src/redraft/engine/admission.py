@@ -75,16 +75,15 @@ class Admission:
         there is none for a prefix at a place of the graphs, whose room is rounded up, it gets one of its own."""
         running = self.scheduler.running.values()
         self.ledger.standing = self.runner.idle(running)
-        for sequence.placed in (True, False):
-            demand = self.runner.demand(sequence, self.ledger, placed=sequence.placed)
+        for placed in (True, False):
+            sequence.placed, demand = placed, self.runner.demand(sequence, self.ledger, placed=placed)
             if not self.ledger.fits(demand):
                 self.runner.give_way(running)
                 self.ledger.standing = 0
             if self.ledger.fits(demand):
                 break
-        else:
-            if self.ledger.running:
-                return False
+        if self.ledger.running and not self.ledger.fits(demand):
+            return False
         self.ledger.enter(sequence.number, demand)
         self._bound_prefixes()
         return True

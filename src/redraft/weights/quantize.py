@@ -127,7 +127,9 @@ def quantize_checkpoint(
     packed = formats(config.model, plan)
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
-    making = {"plan": plan.name, "shards": max_shard_bytes, "source": [fingerprint(folder), stamps(folder)]}
+    folders = sorted({folder, *(stored.file.parent for stored in source.tensors.values())})
+    files = [[fingerprint(one), stamps(one)] for one in folders]
+    making = {"plan": plan.name, "shards": max_shard_bytes, "source": files}
     try:
         if stage.is_symlink():
             raise WeightsError(f"{stage} is a link, and what it leads to is not ours; remove it")

@@ -149,9 +149,10 @@ def experts_kernel(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tens
     """Sum of each row's chosen experts, weighted; the form of `model/moe.py::ExpertsForm` for a GPU."""
     each = experts_each(experts, x, chosen).view(*chosen.shape, -1)
     # One choice after the other, in float32 as the weights are: all at once take eight times the memory.
-    return sum((each[:, i] * weights[:, i, None] for i in range(1, chosen.shape[1])), each[:, 0] * weights[:, :1]).to(
-        x.dtype
-    )
+    total = each[:, 0] * weights[:, :1]
+    for i in range(1, chosen.shape[1]):
+        total += each[:, i] * weights[:, i, None]
+    return total.to(x.dtype)
 
 
 def experts_each(

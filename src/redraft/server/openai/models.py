@@ -112,11 +112,8 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
     of = {"add_special_tokens": "prompt", "add_special": "content", "add_generation_prompt": "messages"}
     for name, field in of.items():
         sent = getattr(body, name)
-        if (
-            sent is not None
-            and field not in given
-            and not (name == "add_special_tokens" and body.messages and not sent)
-        ):
+        adds_none = name == "add_special_tokens" and body.messages is not None and not sent
+        if sent is not None and field not in given and not adds_none:
             raise unsupported(name, f"{name} goes with {field}; leave it out")
     if body.messages is not None:
         again = body.add_generation_prompt is not False
