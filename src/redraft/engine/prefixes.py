@@ -12,6 +12,7 @@ Memory is bounded in bytes. Least recently used chunks go first, ends of chains 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from redraft.cache import Prefix
 from redraft.config import LayerConfig
 from redraft.errors import RequestError
 from redraft.images.prompt import PlacedImage, cached_names, chunk_ends
-from redraft.shapes import Tensor
+from redraft.shapes import Float, Tensor
 
 Name = bytes  # of a chunk
 ROOT: Name = b""
@@ -55,10 +56,12 @@ class Chain:
 
 @dataclass
 class _Chunk:
-    """One link of a chain. `children` counts chunks that continue it: while there are any, it stays."""
+    """One link of a chain. `children` counts chunks that continue it: while there are any, it stays. Keys and values of
+    all layers are one tensor: small ones, and what C++ keeps of each, would tear holes into a server's heap."""
 
     parent: Name
-    layers: list[tuple[Tensor, Tensor]]
+    rows: int
+    numbers: Float[Tensor, "numbers"]
     num_bytes: int
     children: int = 0
 
@@ -81,25 +84,34 @@ class Prefixes:
 
     def chunk_bytes(self, rows: int) -> int:
         """What a chunk of `rows` takes: its keys and values, of a sliding layer the last W-1."""
+        return self.itemsize * sum(map(math.prod, self._shapes(rows)))
+
+    def _shapes(self, rows: int) -> list[tuple[int, int, int, int]]:
+        """Of each layer's keys and values in a chunk: two, heads, tokens, numbers of a head."""
         held = ((layer, rows if layer.window is None else min(rows, layer.window - 1)) for layer in self.layers)
-        return sum(2 * self.itemsize * layer.num_kv_heads * layer.head_dim * count for layer, count in held)
+        return [(2, layer.num_kv_heads, count, layer.head_dim) for layer, count in held]
+
+    def _parts(self, numbers: Float[Tensor, "numbers"], rows: int) -> list[Float[Tensor, "2 kv_heads keys head_dim"]]:
+        """Views of a chunk's tensor, a layer each."""
+        shapes = self._shapes(rows)
+        return [part.view(shape) for part, shape in zip(numbers.split([*map(math.prod, shapes)]), shapes, strict=True)]
 
     def load(self, chain: Chain, prefix: Prefix) -> int:
         """Fill an empty cache with the longest known beginning of a prompt; returns how many tokens that is.
 
         At least one token is left to encode, for the first canvas needs a forward to come with.
         """
-        found, prompt = list[tuple[int, _Chunk]](), len(chain.tokens)
+        found, prompt = list[tuple[int, list[Tensor]]](), len(chain.tokens)
         for number, end in enumerate(chain.ends[1:], start=1):
             chunk = self._chunks.get(name := chain.name(number))
             if chunk is None or end == prompt:
                 break
             self._chunks.move_to_end(name)
-            found.append((end, chunk))
+            found.append((end, self._parts(chunk.numbers, chunk.rows)))
         length = found[-1][0] if found else 0
         for i, layer in enumerate(prefix.layers):
             behind = 0 if layer.window is None else length - layer.window + 1
-            seen = [(end, *chunk.layers[i]) for end, chunk in found if end > behind]
+            seen = [(end, *parts[i]) for end, parts in found if end > behind]
             if not seen:  # of a window of one, too
                 layer.origin = length
             for at, part in enumerate(seen):
@@ -122,11 +134,13 @@ class Prefixes:
             return
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
-        views = (layer.snapshot(start, end) for layer in prefix.layers)
-        layers = [(keys.clone(), values.clone()) for keys, values in views]
+        numbers = prefix.layers[0].keys.new_empty(size // self.itemsize)
+        for part, layer in zip(self._parts(numbers, end - start), prefix.layers, strict=True):
+            for kept, view in zip(part, layer.snapshot(start, end), strict=True):
+                kept.copy_(view)
         if above != ROOT:
             self._chunks[above].children += 1
-        self._chunks[name] = _Chunk(above, layers, size)
+        self._chunks[name] = _Chunk(above, end - start, numbers, size)
         self.num_bytes += size
         self._shrink()
 
@@ -145,7 +159,7 @@ class Prefixes:
         assert self.num_bytes == sum(chunk.num_bytes for chunk in self._chunks.values())
         assert self.num_bytes <= self.max_bytes
         for chunk in self._chunks.values():
-            held = sum(keys.numel() * keys.element_size() * 2 for keys, _ in chunk.layers)
+            held = chunk.numbers.untyped_storage().nbytes()
             assert chunk.num_bytes == held, "a chunk takes other bytes than were counted"
         for name, chunk in self._chunks.items():
             followers = sum(other.parent == name for other in self._chunks.values())
