@@ -229,6 +229,33 @@ def test_a_reader_that_takes_no_bytes_is_not_waited_for_for_ever(quick: Process)
             link.close()
 
 
+@pytest.mark.parametrize(("rate", "whole"), [(2 * connections.LEAST_RATE, True), (connections.LEAST_RATE // 2, False)])
+def test_a_reader_that_takes_bytes_gets_the_whole_answer_unless_it_is_too_slow(rate: int, whole: bool) -> None:
+    """One of 270 KB a second lost two thirds of 32 MB, 30 seconds after the last byte had been queued."""
+    one, size = object.__new__(connections.guarded(ServerLimits())), 2**25
+    one.cycle, one.transport = Mock(response_complete=True), Mock()  # type: ignore[attr-defined]
+    one.address, one.since, one._stuck_since, one._begun, one.unsent = "a", 0.0, 0.0, False, size
+    one._owed, left, now, ends = size, size, 0.0, list[float]()
+    one.end = lambda: ends.append(now)  # type: ignore[method-assign]
+    while left > 0 and not ends:
+        one.transport.get_write_buffer_size.return_value = left  # type: ignore[attr-defined]
+        one.check(now, 30.0)
+        now, left = now + 5.0, left - 5 * rate
+    assert (not ends) == whole
+    assert whole or ends[0] < size / connections.LEAST_RATE + 60
+
+
+def test_answers_that_one_address_leaves_unread_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = connections._Guard(ServerLimits())
+    monkeypatch.setattr(connections, "MOST_UNSENT", 10)
+    ends = list[int]()
+    for number, (address, unsent) in enumerate([("a", 4), ("a", 5), ("a", 3), ("b", 9), ("b", 0)]):
+        one = Mock(address=address, unsent=unsent, end=Mock(side_effect=lambda number=number: ends.append(number)))
+        guard.open[one] = None
+    guard._end_unread()
+    assert ends == [1]
+
+
 HANGS = """
 import signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, and then a hang-up is for nobody

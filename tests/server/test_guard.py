@@ -549,6 +549,24 @@ def test_a_target_may_have_its_server_in_front(target: str, path: str) -> None:
     assert scope["path"] == path
 
 
+def test_queries_and_cookies_are_not_taken_apart() -> None:
+    """No route reads them, and for 60 KB the libraries took 90 ms of the event loop."""
+    seen = list[Any]()
+
+    async def app(scope: Any, _receive: object, _send: object) -> None:
+        seen.append((scope["query_string"], dict(scope["headers"])))
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/live",
+        "query_string": b"a=b&" * 15_000,
+        "headers": [(b"host", b"127.0.0.1"), (b"cookie", b"a=b; " * 500)],
+    }
+    asyncio.run(middleware.Middleware(app, Service(Settings()), Log(None))(scope, Mock(), Mock()))
+    assert seen == [(b"", {b"host": b"127.0.0.1", b"cookie": b""})]
+
+
 def test_a_servers_memory_is_shaped_unless_the_environment_says_otherwise(monkeypatch: Patch) -> None:
     """By numbers of glibc's malloc.h: -8 is M_ARENA_MAX, -3 is M_MMAP_THRESHOLD."""
     library = Mock()

@@ -87,6 +87,28 @@ def test_a_head_of_very_many_short_lines_is_too_long(server: Process, end: bytes
     assert json.loads(body)["error"]["code"] == "head_too_large"
 
 
+TOKENIZE = CHUNKED.replace(PATH.encode(), b"/tokenize").replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+TEXT = b'{"prompt": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (b" 431 ", HEAD + b"a:\r\n" * 200 + b"\r\n"),
+        (b" 431 ", HEAD + b"a: b\r\n" + b" c\r\n" * 200 + b"\r\n"),
+        (b" 200 ", TOKENIZE + b"f\r\n" + TEXT + b"\r\n0\r\n" + b"a:\r\n" * 100 + b"\r\n"),
+        (b" 400 ", TOKENIZE + b"f\r\n" + TEXT + b"\r\n0\r\n" + b"a:\r\n" * 200 + b"\r\n"),
+        (b" 200 ", TOKENIZE + b"f\r\n" + TEXT + b"\r\n" + b"100\r\n%b\r\n" % (b" " * 256) * 1200 + b"0\r\n\r\n"),
+        (b" 400 ", TOKENIZE + b"f\r\n" + TEXT + b"\r\n" + b"40\r\n%b\r\n" % (b" " * 64) * 1200 + b"0\r\n\r\n"),
+    ],
+    ids=["headers", "folded", "few trailers", "trailers", "larger pieces", "pieces"],
+)
+def test_lines_and_pieces_are_counted(server: Process, status: bytes, sent: bytes) -> None:
+    """600 heads of 15,000 short lines, sent without a key, held up /live for a minute; trailers and bodies in pieces of
+    64 bytes half as long."""
+    assert status in reported(server, sent).partition(b"\r\n")[0]
+
+
 def test_head_gets_a_head_alone(server: Process) -> None:
     host = server.url.removeprefix("http://").encode()
     answer = reported(server, b"HEAD /live HTTP/1.1\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")

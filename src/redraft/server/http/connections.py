@@ -2,7 +2,8 @@
 
     waiting   for a request: IDLE_SEC without a byte, HEAD_SEC from its first byte to the end of its head
     body      BODY_SEC from the head to the end of the body
-    answer    as long as the answer takes; but bytes that nobody takes off within `stall_sec` end it
+    answer    as long as the answer takes; but bytes that nobody takes off within `stall_sec` end it, and so do those
+              that are taken at less than LEAST_RATE behind its end
 
 At a cap a new connection takes the place of another of the address that has the most: of one whose refusal waits for
 its turn, else of the one that has waited longest. So those who hold connections without asking anything keep nobody
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import json
+import re
 import resource
 import time
 from collections import Counter, defaultdict
@@ -21,9 +23,10 @@ from contextlib import suppress
 from typing import Any
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from redraft.server.http.limits import HEAD_BYTES, WAITS, ServerLimits, head_too_long
+from redraft.server.http.limits import HEAD_BYTES, HEAD_LINES, WAITS, ServerLimits, head_too_long
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
@@ -31,8 +34,12 @@ CHOSEN = 64
 """Connections that are chosen at a time to make room, until the next sweep."""
 BACKLOG, RESERVE = 128, 256
 """Connections that the system keeps waiting, and descriptors left for everything else."""
-SMALL_BYTES, MOST_SMALL = 64, 1024
-"""A body has at most so many pieces (chunks, or reads) of fewer bytes."""
+MOST_PIECES, PIECE_BYTES = 1024, 1024
+"""A body comes in at most so many pieces (chunks, or reads), and one more for each so many bytes of it."""
+LEAST_RATE, MOST_UNSENT = 2**16, 2**28
+"""Bytes a second that a reader has to take of what is left of its answer; bytes of answers that one address may leave
+unread, beyond which its largest one is ended."""
+_BLANK = re.compile(rb"\n\r?\n")
 _LONG = json.dumps(head_too_long().body).encode()
 LONG_HEAD = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
@@ -109,17 +116,46 @@ class _Guard:
         self._chosen.clear()  # others may be refused, or wait for longer, by now
         for one in list(self.open):
             one.check(now, self.limits.stall_sec)
+        self._end_unread()
         self._sweeping = bool(self.open)
         if self._sweeping:
             loop.call_later(SWEEP_SEC, self._sweep, loop)
+
+    def _end_unread(self) -> None:
+        """End what is too much for the memory, should slow readers leave it there."""
+        unread = defaultdict[str, list[_Guarded]](list)
+        for one in self.open:
+            if one.unsent:
+                unread[one.address].append(one)
+        for ones in unread.values():
+            ones.sort(key=lambda one: one.unsent)
+            while sum(one.unsent for one in ones) > MOST_UNSENT:
+                ones.pop().end()
+
+
+class _Lines(ReceiveBuffer):
+    """What has been read and not parsed, of which a head and the trailers of a body are split into lines. Each line
+    costs microseconds, and 600 heads of 64 KiB that had nothing else held up the event loop for a minute."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """The lines up to an empty one, if that is there. Raises h11.RemoteProtocolError if they are too many."""
+        if self._data.count(b"\n") > HEAD_LINES:
+            blank = _BLANK.search(self._data)
+            if self._data.count(b"\n", 0, blank.end() if blank else None) > HEAD_LINES:
+                raise h11.RemoteProtocolError(f"over {HEAD_LINES} lines", error_status_hint=431)
+        return super().maybe_extract_lines()
 
 
 class _Parser(h11.Connection):
     """Refuses a body of very many small pieces. Each is an event of its own, 20 microseconds of the event loop, and one
     read may bring 40,000. A head that is too long is no less HTTP, and is reported as what it is."""
 
-    _small = 0
+    _pieces = _bytes = 0
     is_head_long = False
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, HEAD_BYTES)
+        self._receive_buffer = _Lines()
 
     def next_event(self) -> Any:
         """The next one. Raises h11.RemoteProtocolError."""
@@ -130,25 +166,26 @@ class _Parser(h11.Connection):
             self.is_head_long = in_head and error.error_status_hint == 431
             raise
         if isinstance(event, h11.Request):
-            self._small = 0
-        elif isinstance(event, h11.Data) and len(event.data) < SMALL_BYTES:
-            self._small += 1
-            if self._small > MOST_SMALL:
-                raise h11.RemoteProtocolError(f"over {MOST_SMALL} pieces of under {SMALL_BYTES} bytes")
+            self._pieces = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces, self._bytes = self._pieces + 1, self._bytes + len(event.data)
+            if self._pieces > MOST_PIECES + self._bytes // PIECE_BYTES:
+                raise h11.RemoteProtocolError(f"{self._pieces} pieces of {self._bytes} bytes")
         return event
 
 
 class _Guarded(H11Protocol):
-    """One connection. `since` is when it began to wait for what it waits for."""
+    """One connection. `since` is when it began to wait for what it waits for; `unsent` bytes are not taken yet, and
+    `_owed` ones were not when its answer was complete."""
 
     guard: _Guard
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
-        self.conn = _Parser(h11.SERVER, HEAD_BYTES)
+        self.conn = _Parser()
         self.address = self.client[0] if self.client else ""
         self.since = self._stuck_since = time.monotonic()
-        self._begun, self._unsent = False, 0
+        self._begun, self.unsent, self._owed = False, 0, 0
         self.guard.take(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,6 +203,7 @@ class _Guarded(H11Protocol):
 
     def on_response_complete(self) -> None:
         self.since, self._begun = time.monotonic(), False
+        self._owed = self.transport.get_write_buffer_size()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -209,9 +247,10 @@ class _Guarded(H11Protocol):
     def check(self, now: float, stall_sec: float) -> None:
         """End it if it is late."""
         unsent = self.transport.get_write_buffer_size()
-        if unsent == 0 or unsent != self._unsent:
-            self._unsent, self._stuck_since = unsent, now
-        allowed = BODY_SEC if not self.is_idle else HEAD_SEC if self._begun else IDLE_SEC
+        if unsent == 0 or unsent != self.unsent:
+            self.unsent, self._stuck_since = unsent, now
+        allowed = self._owed / LEAST_RATE if unsent and self.is_idle else 0.0
+        allowed += BODY_SEC if not self.is_idle else HEAD_SEC if self._begun else IDLE_SEC
         late = not self.is_answered and now - self.since > allowed
         if late or now - self._stuck_since > stall_sec:
             self.end()
@@ -219,7 +258,7 @@ class _Guarded(H11Protocol):
     def end(self) -> None:
         """Close it now; one that has begun to ask learns why."""
         with suppress(Exception):  # it may be closing
-            if (self._begun or not self.is_idle) and not self.is_answered and not self._unsent:
+            if (self._begun or not self.is_idle) and not self.is_answered and not self.unsent:
                 self.transport.write(LATE)
         self.guard.drop(self)
         self.transport.abort()

@@ -16,8 +16,8 @@ BODIES, BODIES_OF_ONE = 2**29, 2**28
 bytes, seven if it has an emoji: a body is there as it came, as text and as what the text says."""
 LONG_BODY = 2**16
 """Bytes from which a body counts among these."""
-HEAD_BYTES = 64 * 2**10
-"""Of a request: its path, its query and its headers."""
+HEAD_BYTES, HEAD_LINES = 64 * 2**10, 128
+"""Of a request: its path, its query and its headers; the first, its headers and the empty one."""
 REFUSALS = 50
 """Of one caller at once, and then in a second: the event loop makes them while the engine's thread waits for Python."""
 WAITS = "waits"
@@ -33,7 +33,9 @@ def body_too_large(limit: int) -> ApiError:
 
 def head_too_long() -> ApiError:
     """What a longer head gets, from the parser or behind it."""
-    return ApiError(431, f"path and headers have over {HEAD_BYTES} bytes; send less", code="head_too_large")
+    return ApiError(
+        431, f"path and headers have over {HEAD_BYTES} bytes or {HEAD_LINES} lines; send less", code="head_too_large"
+    )
 
 
 @dataclass(frozen=True)
