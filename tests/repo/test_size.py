@@ -9,20 +9,20 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 54_600, TESTS: 40_500}
+WHOLE_WALLS = {SOURCE: 54_850, TESTS: 40_800}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_110,
+    "core": 11_140,
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_650,
-    "constraints": 8_590,
+    "constraints": 8_690,
     "tasks": 2_770,
     "tune": 4_410,
     "measure": 2_870,
-    "server": 6_780,
+    "server": 6_850,
     "operations": 4_900,
     "trace": 650,
     "distributed": 640,

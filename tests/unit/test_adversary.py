@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from redraft.constraints.compile.ecma import _branches
 from tests.helpers import beside, nano_copy, python, tiny_checkpoint
 from tests.training import SHAPE
 
@@ -31,7 +32,7 @@ from redraft.cli.player import lines
 from redraft.cli.rows import answer_rows
 from redraft.config import GenerationConfig
 from redraft.constraints.compile.grammar import read_grammar
-from redraft.constraints.compile.regex import _branches, whole_match
+from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.template import read_template
 from redraft.constraints.schemas import plain_schema

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers import python
 
-from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.ecma import ecma_search
+from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import multiple, number, quoted, text_of
 from redraft.constraints.validation import verdicts
@@ -140,6 +141,35 @@ def test_no_alternative_hides_a_longer_one() -> None:
     assert whole_match("a|ab").matches(b"ab")
     assert whole_match("(?:a|ab)(?:c|bcd)").matches(b"abcd")
     assert whole_match("a*?").matches(b"aaa")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(^$)|(^[0-9]{2}$)", "(^$|^[0-9]{2}$)", "^(a$|b)", "^(?:(^a|b$)|c)$", "(?<n>^a|b)"]
+)
+def test_anchors_of_an_outermost_group_belong_to_its_alternatives(pattern: str) -> None:
+    dfa = ecma_search(pattern)
+    for length in range(4):
+        for chars in itertools.product("ab1", repeat=length):
+            text = "".join(chars)
+            wanted = re.search(pattern.replace("?<n>", "?P<n>").replace("$", r"\Z"), text) is not None
+            assert dfa.matches(text.encode()) == wanted, text
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "integer"}, "4111111111111111"),
+        ({"type": "integer", "minimum": 0}, "18446744073709551615"),
+        ({"type": "number"}, "-73.98765432"),
+        ({"type": "number"}, "0.00000012"),
+        ({"type": "number", "minimum": 3.141592653589793}, "1234567.5"),
+        ({"type": "number", "minimum": -89.99999999999999, "maximum": 360}, "123.5"),
+    ],
+)
+def test_numbers_have_the_digits_that_people_write(schema: dict[str, Any], text: str) -> None:
+    """They were cut: 4111111111111111 became 411."""
+    assert compile_schema(schema).dfa.matches(text.encode())
+    assert not verdicts(schema, json.loads(text))
 
 
 @pytest.mark.parametrize("pattern", ["(a)\\1", "(?!a)b", "\\bfoo", "a^b", "\\q"])

@@ -17,6 +17,7 @@ import re
 import zlib
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ MOST_BYTES, MOST_FILES = 1 << 30, 20_000
 LEFT_SEC = 3600.0
 """A file with a dot before its name is one that a killed program had begun, if it is so much older than the newest."""
 _OURS = re.compile(r"[0-9a-f]{64}\.language|\.[0-9a-f]{64}\.language\.[0-9a-f]{8}")
+LIBRARIES = ("jsonschema-rs", "llguidance", "outlines-core")
 _ARRAYS = ("class_of", "src", "cls", "dst", "accepts")
 _DIGEST = hashlib.sha256().digest_size
 
@@ -51,10 +53,14 @@ class Entry(NamedTuple):
 
 @cache
 def code_version() -> str:
-    """A hash of the modules that compile: what they made before a change is not read after it."""
+    """A hash of the modules that compile and of the libraries that they ask: what they made before a change is not read
+    after it."""
     digest = hashlib.sha256(MARK)
-    for path in [*sorted((Path(__file__).parent / "compile").glob("*.py")), Path(__file__).with_name("validation.py")]:
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
+    for library in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            digest.update(f"{library} {version(library)}".encode())
     return digest.hexdigest()
 
 

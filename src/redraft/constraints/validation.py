@@ -19,9 +19,9 @@ from functools import lru_cache, reduce
 from typing import Any, TypeVar, TypeVarTuple
 
 from redraft.constraints.compile.dialect import URIS, draft_of, reached, validated_as
+from redraft.constraints.compile.ecma import for_rust
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError, is_gone
-from redraft.constraints.compile.regex import for_rust
 from redraft.constraints.isolated import Helper
 from redraft.constraints.places import Span, path_in, repeated, span_of, unfenced
 from redraft.errors import BusyError, ConstraintError, DeadlineError, awaited

@@ -49,6 +49,15 @@ class Dfa:
         """Whether it accepts nothing at all. Every state of a trimmed automaton leads somewhere."""
         return not bool(self.accepts.any())
 
+    def is_within(self, most: int) -> bool:
+        """Whether no string has more than so many bytes. Every state of a trimmed automaton leads somewhere."""
+        alive = np.arange(len(self)) == 0
+        for _ in range(most + 1):
+            reached = self.table[alive]
+            alive = np.zeros(len(self), np.bool_)
+            alive[reached[reached != NOWHERE]] = True
+        return not alive.any()
+
     def step(self, state: int, text: bytes) -> int:
         """The state after some bytes, or NOWHERE."""
         for byte in text:

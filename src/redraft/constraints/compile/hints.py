@@ -10,9 +10,10 @@ from typing import Any
 
 from redraft.constraints.compile.automaton import Dfa
 from redraft.constraints.compile.dialect import draft_of, reached
+from redraft.constraints.compile.ecma import ecma_search
 from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.limits import TimeLimitError
-from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
 MOST_HINTS, MOST_BYTES = 64, 64

@@ -49,13 +49,13 @@ KEYWORDS: tuple[Keyword, ...] = (
         """
         type
         enum  values that the rest of the schema allows
-        minimum  digit by digit; integers of any size exactly, fractions as doubles are compared
+        minimum  digit by digit; integers of 20 digits, others of 15, or as many as a bound has
         maximum
         exclusiveMinimum  a number or, in draft 4, a boolean
         exclusiveMaximum  likewise
-        multipleOf  divisors of up to four digits; others are checked
+        multipleOf  divisors of up to four digits, unless their states are too many (9999); others are checked
         minLength  up to 1000 characters; beyond that guided
-        maxLength  up to 1000 characters; beyond that checked
+        maxLength  up to 1000 characters; beyond that, and of `uri`, checked
         pattern  look-around but ahead from its beginning, back references, word borders and inner anchors are checked
         properties  in the order of the schema
         required
@@ -140,32 +140,36 @@ _IPV6 = "|".join(
         f"(?:{_GROUP}:){{7}}{_GROUP}",
         f"(?:{_GROUP}:){{1,7}}:",
         *(f"(?:{_GROUP}:){{1,{8 - behind}}}(?::{_GROUP}){{1,{behind - 1}}}" for behind in range(2, 8)),
-        f":(?::{_GROUP}){{1,7}}|::",
+        f":(?::{_GROUP}){{1,7}}|::(?:[Ff]{{4}}:{_IPV4})?",
     )
 )
 _PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6(?:[0-4][0-9]{3}|5(?:[0-4][0-9]{2}|5(?:[0-2][0-9]|3[0-5]))))"
-_HOST = rf"(?:(?:[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*\.)*[A-Za-z]{{2,12}}|{_IPV4})"
+_HOST = rf"(?:(?:[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*\.)*[A-Za-z](?:-?[A-Za-z0-9])*|{_IPV4})"
 _IN_PATH = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 _PATH = rf"(?:/{_IN_PATH}*)*"
-_WEB = rf"https?://{_HOST}(?::{_PORT})?{_PATH}"
-# No "h" begins another scheme, so that every text that begins with "http" has a host.
-_OTHER = rf"[a-gi-z][a-z0-9+.-]+:(?://(?:[A-Za-z0-9._~:-]+@)?[A-Za-z0-9._~-]*(?::{_PORT})?|/?{_IN_PATH}+){_PATH}"
+_WEB = rf"https?://(?:[A-Za-z0-9._~-]+(?::[A-Za-z0-9._~-]*)?@)?{_HOST}(?::{_PORT})?{_PATH}"
+# No "ht" begins another scheme, so that every text that begins with "http" has a host.
+_OTHER = rf"(?:[a-gi-z]|h[a-su-z])[a-z0-9+.-]+:(?://(?:[A-Za-z0-9._~:-]+@)?[A-Za-z0-9._~-]*(?::{_PORT})?|/?{_IN_PATH}+){_PATH}"
+_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_{|}~-]"
+_LABEL = "(?:-?[A-Za-z0-9]){0,19}"  # behind its first character: at most 38, so that none of a name counts the others
+_TIMES = "T(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,4}S)?)?|[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S)"
+_DAYS = "(?:(?:[0-9]{1,4}Y)?[0-9]{1,4}M)?[0-9]{1,4}D|(?:[0-9]{1,4}Y)?[0-9]{1,4}M|[0-9]{1,4}Y"
 FORMATS: Mapping[str, str] = {
     "date": rf"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     rf"|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)-02-29)",
-    "time": r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])",
-    "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "time": r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])",
+    "uuid": r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
     "ipv4": _IPV4,
     "ipv6": _IPV6,
-    "email": r"[A-Za-z0-9]{1,20}(?:[._+-][A-Za-z0-9]{1,20}){0,2}"
-    r"@(?:[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,2}\.){1,3}[a-z]{2,12}",
-    # At most 252 characters; a name may have 253.
-    "hostname": r"(?:[a-z0-9]{1,15}(?:-[a-z0-9]{1,15}){0,2}\.){0,5}[a-z]{2,12}",
+    # At most 63 characters, and 184: 64 and, together with these, 254 are allowed.
+    "email": rf"{_ATOM}(?:\.?{_ATOM}){{0,31}}@(?:[A-Za-z0-9]{_LABEL}\.){{1,4}}[A-Za-z]{{2,24}}",
+    # At most 239 characters; a name may have 253.
+    "hostname": rf"[A-Za-z0-9]{_LABEL}(?:\.[A-Za-z0-9]{_LABEL}){{0,5}}",
     "uri": rf"(?:{_WEB}|{_OTHER})(?:\?(?:{_IN_PATH}|[/?])*)?(?:#(?:{_IN_PATH}|[/?])*)?",
-    "duration": r"P(?:[0-9]{1,4}D|[0-9]{1,4}W|T[0-9]{1,4}[HMS]|[0-9]{1,4}DT[0-9]{1,4}[HMS])",
-    "json-pointer": r"(?:/[A-Za-z0-9_.-]*)*",
+    "duration": rf"P(?:[0-9]{{1,4}}W|{_TIMES}|(?:{_DAYS})(?:{_TIMES})?)",
+    "json-pointer": r"(?:/(?:[ -.0-}]|~[01])*)*",
 }
-_VERSION = r"[0-9a-f]{8}-[0-9a-f]{4}-%s[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+_VERSION = r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-%s[0-9A-Fa-f]{3}-[89ABab][0-9A-Fa-f]{3}-[0-9A-Fa-f]{12}"
 FORMATS = {
     **FORMATS,
     "date-time": FORMATS["date"] + "T" + FORMATS["time"],

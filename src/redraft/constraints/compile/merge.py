@@ -17,9 +17,9 @@ from typing import Any
 
 from redraft.constraints.compile.dialect import discriminator, modern
 from redraft.constraints.compile.document import Document
+from redraft.constraints.compile.ecma import widest_search
 from redraft.constraints.compile.exclusive import exclusive
 from redraft.constraints.compile.limits import OutOfReachError, check_time
-from redraft.constraints.compile.regex import widest_search
 from redraft.constraints.compile.values import json_key
 from redraft.errors import ConstraintError
 

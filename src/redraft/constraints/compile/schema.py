@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial, reduce
 from itertools import combinations
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.document import Document
-from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
+from redraft.constraints.compile.ecma import ecma_search, widest_search
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
     CompileLimits,
@@ -32,15 +31,16 @@ from redraft.constraints.compile.limits import (
     time_limit,
 )
 from redraft.constraints.compile.listed import few, satisfying
-from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
+from redraft.constraints.compile.merge import Resolver, Schema, Trail, item_at, says
 from redraft.constraints.compile.record import ObjectPairs
-from redraft.constraints.compile.regex import ecma_search, irregular, whole_match, widest_search
-from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.scalars import number_language, text_language
+from redraft.constraints.compile.values import quoted, space, text_of
 from redraft.constraints.compile.verbatim import formatted_in, integers_in, is_silent, numbers_in, parts_of
 from redraft.constraints.validation import check_depth, check_form, check_readable
 from redraft.errors import ConstraintError
 
-MOST_COUNTED, MOST_PATTERNS, MOST_DIVISOR = 1000, 4, 9999
+MOST_PATTERNS = 4
 MOST_MOVES = 30_000_000
 """Of all parts of a schema, which are kept until it is whole: 4 bytes each. Of the 152 largest of MaskBench's schemas
 none that came to an end had over 25 million."""
@@ -199,19 +199,8 @@ class _Compiler:
     def text(self, plain: Schema) -> Dfa:
         key = json.dumps([plain.get(word) for word in ("minLength", "maxLength", "patterns", "formats")])
         if key not in self.texts:
-            low, high = plain.get("minLength", 0), plain.get("maxLength")
-            if low > MOST_COUNTED:
-                raise OutOfReachError(f"minLength is {low}; lengths are counted up to {MOST_COUNTED}: lower it")
-            if high is not None and high > MOST_COUNTED:
-                self.resolver.inexact, high = True, None
-            if high is not None and high < low:
-                self.texts[key] = EMPTY
-            else:
-                parts = [text_of(low, high), *self.patterns(plain.get("patterns", []))]
-                for name in plain.get("formats", []):
-                    self.resolver.inexact |= name not in FORMATS and name in VALIDATED_FORMATS
-                    parts += [whole_match(FORMATS[name])] if name in FORMATS else []
-                self.texts[key] = reduce(intersect, sorted(parts, key=len))
+            self.texts[key], inexact = text_language(plain, self.limits)
+            self.resolver.inexact |= inexact
         return self.texts[key]
 
     def copied(self, plain: Schema) -> Dfa:
@@ -228,24 +217,9 @@ class _Compiler:
             self.texts[key] = self.text(plain) if self.string(inside).is_empty else inside
         return self.texts[key]
 
-    def patterns(self, patterns: list[str]) -> Iterator[Dfa]:
-        """Texts that match each of some patterns. Look-around and its like are left to the validator."""
-        for pattern in patterns:
-            if irregular(pattern):
-                self.resolver.inexact = True
-            else:
-                yield ecma_search(pattern)
-
     def number(self, plain: Schema, *, whole: bool) -> Dfa:
-        low, open_low, high, open_high = tightest(plain)
-        found = number(low, high, open_low=open_low, open_high=open_high, whole=whole)
-        for of in map(exact, plain.get("multiples", [])):
-            if of <= 0:
-                raise ConstraintError(f"multipleOf is {of}; it must be above 0")
-            if len(of.normalize().as_tuple().digits) > 4 or of > MOST_DIVISOR or of < Decimal("1e-6"):
-                self.resolver.inexact = True
-            else:
-                found = intersect(found, multiple(of))
+        found, inexact = number_language(plain, self.limits, whole=whole)
+        self.resolver.inexact |= inexact
         stated = intersect(found, (integers_in if whole else numbers_in)(self.verbatim))
         return found if stated.is_empty else stated
 

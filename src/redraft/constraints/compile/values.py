@@ -21,8 +21,8 @@ from redraft.constraints.compile.remembered import remembered
 
 MOST_DIGITS = 15
 """Decimals of this many digits are told apart by every reader of JSON, whatever numbers it computes with."""
-FRACTION = 6
-"""Digits behind the point, unless a bound or a multiple has more."""
+MOST_WHOLE = 20
+"""Digits of integers, unless a bound has more: all that 64 bits say. The validator compares integers exactly."""
 
 TAILS = (bytes(range(0x80, 0x90)), bytes(range(0x90, 0xA0)), bytes(range(0xA0, 0xC0)))
 LEADS = (bytes(range(0xC2, 0xE0)), b"\xe0", bytes([*range(0xE1, 0xED), 0xEE, 0xEF]), b"\xed", b"\xf0",
@@ -105,15 +105,22 @@ def number(
     open_low: bool = False,
     open_high: bool = False,
     whole: bool = False,
+    most: int = MOST_WHOLE,
 ) -> Dfa:
     """Decimals from `low` to `high`, the ends left out if open; `whole` for integers. Minus zero is never written.
 
-    Without bounds there are up to MOST_DIGITS digits, FRACTION of them behind the point; bounds with more allow more.
-    What has more than MOST_DIGITS digits is an integer, which the validator compares exactly, as this does.
+    Integers have up to `most` digits, or one more than a bound; others up to MOST_DIGITS, or as many behind the point
+    as a bound that has as many ahead of it.
     """
     bounds = [bound for bound in (low, high) if bound is not None]
-    digits = max([MOST_DIGITS, *(bound.adjusted() + 2 for bound in bounds)])
-    places = 0 if whole else max([FRACTION, *(_places(bound) for bound in bounds)])
+    digits = max([most, *(bound.adjusted() + 2 for bound in bounds)])
+    places = max([MOST_DIGITS - 1, *(_places(bound) for bound in bounds)])
+    behind = [0] * (digits + 1)
+    if not whole:
+        behind = [max(MOST_DIGITS - ahead, 0) for ahead in range(digits + 1)]
+        for bound in bounds:
+            at = max(bound.adjusted(), 0) + 1
+            behind[at] = max(behind[at], _places(bound))
     if not whole and any(map(_places, bounds)):  # then two decimals of so many digits may be one double
         if open_low and low is not None:
             low, open_low = _beyond(low, places, 1)
@@ -123,8 +130,8 @@ def number(
     low, open_low = (-edge, True) if low is None else (low, open_low)
     high, open_high = (edge, True) if high is None else (high, open_high)
     signs = (
-        _Magnitude(low, high, open_low, open_high, digits, places),
-        _Magnitude(high.copy_negate(), low.copy_negate(), open_high, open_low, digits, places, negative=True),
+        _Magnitude(low, high, open_low, open_high, behind),
+        _Magnitude(high.copy_negate(), low.copy_negate(), open_high, open_low, behind, negative=True),
     )
 
     def move(state: _Read, label: int) -> _Read | None:
@@ -183,7 +190,8 @@ def _places(bound: Decimal) -> int:
 @dataclass(frozen=True)
 class _Read:
     """What has been read of a number: sign (1 for minus), digits ahead of the point and behind it (-1 before it), how
-    the digits compare with as many first ones of either bound (-1, 0, 1), and whether one of them is not zero."""
+    the digits compare with as many first ones of either bound (-1, 0, 1), whether one of them is not zero, and how many
+    may still follow behind the point."""
 
     sign: int = 0
     ahead: int = 0
@@ -191,10 +199,12 @@ class _Read:
     low: int = 0
     high: int = 0
     some: bool = False
+    left: int = 0
 
 
 class _Magnitude:
-    """The rule of unsigned decimals within bounds; negative bounds bar nothing below and everything above."""
+    """The rule of unsigned decimals within bounds, of at most `behind[n]` digits behind the point where n are ahead of
+    it; negative bounds bar nothing below and everything above."""
 
     def __init__(
         self,
@@ -202,12 +212,11 @@ class _Magnitude:
         high: Decimal,
         open_low: bool,
         open_high: bool,
-        digits: int,
-        places: int,
+        behind: list[int],
         *,
         negative: bool = False,
     ) -> None:
-        self.negative, self.digits, self.places = negative, digits, places
+        self.negative, self.behind = negative, behind
         self.any_low = low < 0
         self.none = high < 0 or (negative and high == 0)
         self.low, self.high = _Spelt(low, open_low), _Spelt(high, open_high)
@@ -218,28 +227,24 @@ class _Magnitude:
             return None
         if label == _POINT:
             # A reader that computes with 53 bits rounds a longer fraction, perhaps onto a bound.
-            own = (len(bound.ahead) for bound in (self.low, self.high) if bound.behind)
-            room = state.ahead <= max(MOST_DIGITS - self.places, *own, 0)
-            if state.behind >= 0 or state.ahead == 0 or not self.places or not room:
+            left = self.behind[state.ahead]
+            if state.behind >= 0 or state.ahead == 0 or not left:
                 return None
             low, high = self.low.by_length(state), self.high.by_length(state, high=True)
-            return _Read(state.sign, 0, 0, low, high, state.some)
+            return _Read(state.sign, 0, 0, low, high, state.some, left)
+        some = state.some or label > 0
         if state.behind < 0:
-            if state.ahead == self.digits or (state.ahead and not state.some):  # no digit follows a leading zero
+            if state.ahead == len(self.behind) - 1 or (state.ahead and not state.some):  # none follows a leading zero
                 return None
-            at, low_digits, high_digits = state.ahead, self.low.ahead, self.high.ahead
-        else:
-            if state.behind == self.places:
-                return None
-            at, low_digits, high_digits = state.behind, self.low.behind, self.high.behind
-        return _Read(
-            state.sign,
-            state.ahead + (state.behind < 0),
-            state.behind + (state.behind >= 0),
-            _compare(state.low, label, low_digits, at),
-            _compare(state.high, label, high_digits, at),
-            state.some or label > 0,
-        )
+            low = _compare(state.low, label, self.low.ahead, state.ahead)
+            high = _compare(state.high, label, self.high.ahead, state.ahead)
+            return _Read(state.sign, state.ahead + 1, -1, low, high, some)
+        if not state.left:
+            return None
+        low = _compare(state.low, label, self.low.behind, state.behind)
+        high = _compare(state.high, label, self.high.behind, state.behind)
+        # Once both are decided, how many digits there were does not matter.
+        return _Read(state.sign, 0, 1 if low and high else state.behind + 1, low, high, some, state.left - 1)
 
     def accepts(self, state: _Read) -> bool:
         """Whether what has been read is a number between the bounds."""
