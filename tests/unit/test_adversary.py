@@ -590,6 +590,27 @@ def test_every_source_gets_its_share_in_the_long_run(number: int, size: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("size", "shares", "wanted"),
+    [
+        (1, [1, 1], [0.5, 0.5]),
+        (4, [9, 1], [3.6, 0.4]),
+        (4, [1, 1, 14], [0.25, 0.25, 3.5]),
+        (4, [7, 1, 1, 1], [2.8, 0.4, 0.4, 0.4]),
+        (32, [0.01, 0.99], [0.32, 31.68]),
+        (1, [2], [1.0]),
+    ],
+)
+def test_a_source_of_less_than_half_a_sample_a_step_gets_its_share(
+    size: int, shares: list[float], wanted: list[float]
+) -> None:
+    """It was drawn at no step."""
+    found = [_counts(size, shares, seed) for seed in range(4000)]
+    assert {sum(counts) for counts in found} == {size}
+    assert [sum(counts) / 4000 for counts in zip(*found, strict=True)] == pytest.approx(wanted, rel=0.1)
+    assert found[:9] == [_counts(size, shares, seed) for seed in range(9)]
+
+
+@pytest.mark.parametrize(
     ("size", "shares", "counts"),
     [
         (5, [2, 3], [2, 3]),

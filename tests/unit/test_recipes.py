@@ -1,6 +1,6 @@
 """The recipes in recipes/: each is read, builds its model and makes a batch; its first losses are pinned.
 
-A full step of most takes seconds to minutes, so the losses are those of `small`: four examples a step, each canvas
+A full step of most takes seconds to minutes, so the losses are those of `small`: six examples a step, each canvas
 corrupted once, both losses and all of the recipe's noise from the first step, a canvas of its own going one step of
 the sampler at most, without puzzles that take seconds to make and text of this machine's own, in float32 on one thread
 of a CPU. Where a recipe starts from a checkpoint, that is one of nano's shape with random weights, so that nano may be
@@ -67,7 +67,7 @@ def small(path: Path, start: Path) -> Recipe:
         objective=replace(recipe.objective, draws=1, correct_from=0, own_steps=own_steps),
         train=replace(
             recipe.train,
-            batch_size=4,
+            batch_size=6,
             encode_steps=0,
             bfloat16=False,
             compile=False,

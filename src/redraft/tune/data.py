@@ -267,14 +267,14 @@ class _Drawn(Dataset[bytes]):
 def _counts(size: int, shares: Sequence[float], seed: int) -> list[int]:
     """How many of a step's samples each source gives: its share, rounded, and the last one what the others leave.
 
-    Where that is less than the last one's rounded share, or a whole sample more than its share, each is rounded up or
-    down by the seed, so that in the long run each gets its share.
+    Where that is less than the last one's rounded share, or a whole sample more than its share, or where a source would
+    give none at any step, each is rounded up or down by the seed, so that in the long run each gets its share.
     """
     whole = sum(shares)
     *first, last = (size * share / whole for share in shares)
     counts = [round(share) for share in first]
     left = size - sum(counts)
-    if round(last) <= left < last + 1:
+    if round(last) <= left < last + 1 and all((*counts, left)):
         return [*counts, left]
     offset = Random(stream_seed("shares", "train", seed)).random()
     ends = [0, *(min(size, math.floor(end + offset)) for end in accumulate(first)), size]
