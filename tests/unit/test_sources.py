@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tests.training import SHAPE
 
 from redraft.errors import RecipeError
+from redraft.tune import sources
 from redraft.tune.base import read_base
 from redraft.tune.data import Feed
 from redraft.tune.recipe import Recipe, read_recipe
@@ -220,6 +222,43 @@ def test_text_is_read_in_stretches(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.txt").write_text("mela\n" * 2000)
     with pytest.raises(RecipeError, match=r"a\.txt is no longer what it was at the start"):
         source.samples(0, 30)
+
+
+def test_a_file_is_read_once_a_step_and_hashed_only_after_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each passage read and hashed its whole file: a folder with one of 100 MB took 26 s a step."""
+    for name in "ab":
+        (tmp_path / name).write_text("".join(f"{name}{i:04}\n" for i in range(3000)))
+    read, hashed, plain, digest = list[str](), list[bytes](), Path.read_text, sources._digest
+    monkeypatch.setattr(Path, "read_text", lambda path, **way: read.append(path.name) or plain(path, **way))
+    monkeypatch.setattr(sources, "_digest", lambda text: hashed.append(text) or digest(text))
+    monkeypatch.setattr(sources, "time_ns", lambda: time.time_ns() + 3 * 10**9)  # as if the files were older
+    source = FolderSource(tmp_path, held_out=0)
+    read.clear()
+    hashed.clear()
+    for sample in source.samples(0, 30):
+        assert isinstance(sample, Passage)
+        path, _, start = sample.where.partition(", character ")
+        assert plain(Path(path))[int(start) :].startswith(sample.text)
+    assert (sorted(read), hashed) == (["a", "b"], [])
+    before = (tmp_path / "a").stat()
+    time.sleep(0.05)  # the clock of a file's times has ticks
+    (tmp_path / "a").write_text("b" * before.st_size)
+    os.utime(tmp_path / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(RecipeError, match="a is no longer what it was at the start"):
+        source.samples(0, 30)
+
+
+def test_a_file_that_changes_twice_in_a_tick_of_the_clock_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("melu")
+    source, same = FolderSource(tmp_path, held_out=0), (tmp_path / "a").stat()
+    monkeypatch.setattr(Path, "stat", lambda path, **_: same)
+    (tmp_path / "a").write_text("mela")
+    with pytest.raises(RecipeError, match="a is no longer what it was at the start"):
+        source.samples(0, 1)
 
 
 def test_files_are_held_out_by_their_text(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,6 +25,7 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from random import Random
+from time import time_ns
 from types import ModuleType
 from typing import Protocol, runtime_checkable
 
@@ -38,6 +40,8 @@ _MOST_SHOWN, _MOST_BAD = 5, 1000
 """Bad rows of a file that are shown, and that are counted."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PASSAGE_CHARS = 4000
+_TICK = 2 * 10**9
+"""Nanoseconds, the coarsest steps that a file's times have."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Passage:
 Sample = Example | Conversation | Passage
 _Place = tuple[int, int, int]
 """Where a row begins, its line number and its digest."""
+_Stamp = tuple[int, ...]
+"""What the system says of a file."""
 
 
 @runtime_checkable
@@ -209,20 +215,20 @@ class FolderSource:
     """
 
     def __init__(self, folder: Path, held_out: int) -> None:
-        self.name, self._sizes, self._digests = str(folder), list[int](), dict[Path, int]()
-        self._files, self._kept = list[Path](), list[Path]()
+        self.name, self._files, self._kept = str(folder), list[Path](), list[Path]()
+        self._sizes, self._digests, self._stamps = dict[Path, int](), dict[Path, int](), dict[Path, _Stamp]()
         whole = blake2b(digest_size=16)
         if not folder.is_dir():
             raise RecipeError(f"{folder} is not a folder; [data] folders names folders of text files")
         for path in sorted(_files_in(folder)):
             if path.is_file():
-                text = _text(path)
+                text, stamp = _text(path)
                 whole.update(os.fsencode(path.relative_to(folder)) + b"\0" + text.encode() + b"\0")
                 if text:
                     is_kept = held_out and _is_held_out(text.encode(), held_out)
                     (self._kept if is_kept else self._files).append(path)
-                    self._sizes += [] if is_kept else [len(text)]
-                    self._digests[path] = _digest(text.encode())
+                    self._sizes[path], self._digests[path] = len(text), _digest(text.encode())
+                    self._stamps[path] = stamp
         self.digest = whole.hexdigest()
         if not self._files:
             why = "; all of it is held out; set [data] held_out to 0" if self._kept else ""
@@ -230,20 +236,28 @@ class FolderSource:
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "train", seed))
-        return [self._passage(path, rng) for path in rng.choices(self._files, self._sizes, k=count)]
+        sizes = [self._sizes[path] for path in self._files]
+        return self._passages(rng.choices(self._files, sizes, k=count), rng)
 
     def held_out(self, count: int) -> list[Sample]:
-        rng = Random(stream_seed(self.name, "held_out", 1))
-        return [self._passage(path, rng) for path in self._kept[:count]]
+        return self._passages(self._kept[:count], Random(stream_seed(self.name, "held_out", 1)))
 
-    def _passage(self, path: Path, rng: Random) -> Passage:
-        """A stretch of a file that starts at the beginning of a line."""
-        text = _text(path)
-        if _digest(text.encode()) != self._digests[path]:
-            raise RecipeError(f"{path} is no longer what it was at the start; bring it back")
-        at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
-        start = text.rfind("\n", 0, at) + 1
-        return Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}")
+    def _passages(self, paths: list[Path], rng: Random) -> list[Sample]:
+        """Stretches of files that start at the beginning of a line; one file after another is read, each once."""
+        places = defaultdict[Path, list[tuple[int, int]]](list)
+        for i, path in enumerate(paths):
+            places[path].append((i, rng.randrange(max(1, self._sizes[path] - _PASSAGE_CHARS // 4))))
+        found = dict[int, Sample]()
+        for path, drawn in places.items():
+            text, stamp = _text(path)
+            if stamp != self._stamps[path]:  # a hash takes longer than all else
+                if _digest(text.encode()) != self._digests[path]:
+                    raise RecipeError(f"{path} is no longer what it was at the start; bring it back")
+                self._stamps[path] = stamp
+            for i, at in drawn:
+                start = text.rfind("\n", 0, at) + 1
+                found[i] = Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}")
+        return [found[i] for i in range(len(paths))]
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
@@ -257,13 +271,18 @@ def _files_in(folder: Path) -> Iterator[Path]:
         yield from (Path(inside, name) for name in names if not name.startswith("."))
 
 
-def _text(path: Path) -> str:
+def _text(path: Path) -> tuple[str, _Stamp]:
+    """The text of a file, and what stays the same until the file changes."""
     try:
-        if (size := path.stat().st_size) > MOST_FILE_BYTES:
+        found, now = path.stat(), time_ns()
+        if found.st_size > MOST_FILE_BYTES:
             raise RecipeError(f"{path} has over {MOST_FILE_BYTES} bytes; cut it into several files")
-        return path.read_text(encoding="utf-8").strip() if size else ""
+        text = path.read_text(encoding="utf-8").strip() if found.st_size else ""
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not readable text ({error}); move it elsewhere") from None
+    # The stamp of a file of just now is like no other: it may change again before its times do, which have ticks.
+    just_now = now if now - found.st_ctime_ns < _TICK else 0
+    return text, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, just_now)
 
 
 def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
