@@ -13,15 +13,16 @@ import msgspec
 import pytest
 import torch
 from tests.helpers import Shell, tiny_checkpoint, tiny_config
-from tests.training import stop_behind
+from tests.training import SHAPE, stop_behind
 
 import redraft
+from redraft.config import read_config
 from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.measure.forgotten import forgotten
 from redraft.tasks import names
 from redraft.tune import objective
 from redraft.tune import train as trainer
-from redraft.tune.base import read_base
+from redraft.tune.base import Base, read_base
 from redraft.tune.data import Feed
 from redraft.tune.objective import Batch, Corruption, corrupt
 from redraft.tune.parallel import World
@@ -304,6 +305,38 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nano.toml").write_text(text.replace("runs/nano-sudoku-first", str(tmp_path / "tiny")))
     with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
         train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out")
+
+
+def started(folder: Path, start: str, vocabulary: str) -> Base:
+    (folder / vocabulary).mkdir()
+    head = f'name = "own"\n{start}{SHAPE}vocabulary = "{vocabulary}"\n[data]\ntasks = {{ records = 1 }}\n'
+    (folder / "own.toml").write_text(head + "[train]\nsteps = 1\nbatch_size = 1\n")
+    return read_base(read_recipe(folder / "own.toml"), folder / vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("start", "vocabulary"), [("nano-sudoku", "plain"), ("nano-sudoku", "records"), ("nano", "python")]
+)
+def test_a_start_of_other_tokens_is_refused(start: str, vocabulary: str, tmp_path: Path) -> None:
+    """It ended in a KeyError or a RuntimeError: more, fewer, and others."""
+    said = f"vocabulary is '{vocabulary}', which does not begin with the tokens of the start, '.*{start}'; leave out"
+    with pytest.raises(RecipeError, match=said):
+        started(tmp_path, f'start = "{start}"', vocabulary).model()
+
+
+def test_a_new_token_starts_as_the_mean_of_those_it_was_cut_into(tmp_path: Path) -> None:
+    small = started(tmp_path, "", "records")
+    small.save(small.model(), tmp_path / "records")
+    large = started(tmp_path, f'start = "{tmp_path / "records"}"', "python")
+    old, new = (read_config(tmp_path / "records").model.vocab_size, large.config.vocab_size)
+    before, table = load_model(tmp_path / "records")[0].embed.weight.float(), large.model().embed.weight
+    assert (old, new) == (432, 631)
+    assert torch.equal(table[:old], before)
+    (token,) = large.text.encode("return", bos=False)
+    pieces = small.text.encode("return", bos=False)
+    assert token >= old
+    assert len(pieces) > 1
+    torch.testing.assert_close(table[token], before[pieces].mean(0))
 
 
 @pytest.mark.parametrize(

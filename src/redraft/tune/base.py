@@ -93,7 +93,7 @@ class Base:
     def model(self) -> DiffusionGemma:
         """The first weights, in float32 on the CPU, with the start's vision tower as `tower`.
 
-        Raises RecipeError if the start has another shape or is packed.
+        Raises RecipeError if the start has another shape or other tokens, or is packed.
         """
         if self.recipe.model is None and self.folder is not None:
             model = load_model(self.folder)[0]
@@ -102,8 +102,8 @@ class Base:
             attach(model, self.folder, trained=self.trains_tower)
             return model
         model = initial_model(self.config, seed=self.recipe.train.seed)
-        if self.folder is not None:
-            grow(model, self.folder)
+        if self.recipe.model is not None and self.folder is not None:
+            grow(model, self.folder, self.recipe.model.vocabulary)
         return model
 
     def adapted(self) -> DiffusionGemma:

@@ -33,12 +33,18 @@ def initial_model(config: ModelConfig, *, seed: int) -> DiffusionGemma:
 
 
 @torch.no_grad()
-def grow(model: DiffusionGemma, folder: Path) -> None:
-    """Fill a model from a checkpoint of its shape whose vocabulary is the first part of the model's.
+def grow(model: DiffusionGemma, folder: Path, vocabulary: str) -> None:
+    """Fill a model of a vocabulary from a checkpoint of its shape, whose vocabulary is the first part of the model's.
 
     A new token starts as the mean of the tokens that the checkpoint's tokenizer makes of it. Raises RecipeError for
-    another shape.
+    another shape or other tokens.
     """
+    old, new = Tokenizer.from_file(str(folder / "tokenizer.json")), build_tokenizer(vocabulary).get_vocab()
+    if not old.get_vocab().items() <= new.items():
+        raise RecipeError(
+            f"[model] vocabulary is {vocabulary!r}, which does not begin with the tokens of the start, {str(folder)!r};"
+            " leave out [model], or give a vocabulary that does"
+        )
     start, _ = load_model(folder)
     mine, theirs = model.state_dict(), start.state_dict()
     for name, value in mine.items():
@@ -50,12 +56,12 @@ def grow(model: DiffusionGemma, folder: Path) -> None:
                 f"[model] start is {str(folder)!r}, where {name} is {found}; this recipe's is {tuple(value.shape)}"
             )
         value.copy_(theirs[name])
-    old, table = Tokenizer.from_file(str(folder / "tokenizer.json")), theirs["embed.weight"].float()
-    mine["embed.weight"][: len(table)] = table
-    known = {i: token for token, i in build_tokenizer("python").get_vocab().items()}
-    for i in range(len(table), len(mine["embed.weight"])):
-        pieces = old.encode(known[i].replace("▁", " "), add_special_tokens=False).ids
-        mine["embed.weight"][i] = table[pieces].mean(0)
+    table, size = theirs["embed.weight"].float(), old.get_vocab_size()
+    mine["embed.weight"][:size] = table[:size]
+    for token, i in new.items():
+        if i >= size:
+            pieces = old.encode(token.replace("▁", " "), add_special_tokens=False).ids
+            mine["embed.weight"][i] = table[pieces].mean(0)
 
 
 def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:
