@@ -156,25 +156,27 @@ class Feed:
         given = [False] * len(ids)
         if example.given and rng.random() < self.recipe.objective.pinned_share:
             given = [any(low <= start and end <= high for low, high in example.given) for start, end in places]
-        return self._answer(self.prompt(example.prompt), ids, given, rng, width, _where(example))
+        width = self._answer_width(ids, rng, width, _where(example))
+        return self._answer(self.prompt(example.prompt), ids, given, rng, width)
 
     def _conversation(self, sample: Conversation, rng: Random, width: int) -> Row:
         *asked, last = sample.messages
         prompt, images = self.chat(asked, sample.where)
         answer = self._encoded(last["content"], sample.where)
-        row = self._answer(prompt, answer, [False] * len(answer), rng, width, sample.where)
+        turns = range(len(asked)) if self.recipe.data.turns == "all" else ()
+        earlier = [turn for i in turns if (turn := self._turn(sample, i, prompt))]
+        longest = max([answer, *(said for _, said in earlier)], key=len)  # the canvases of a row are of one width
+        width = self._answer_width(longest, rng, width, sample.where)
+        row = self._answer(prompt, answer, [False] * len(answer), rng, width)
         if images:
             inside = {i for one in images for i in range(one.start - 1, one.stop + 1)}  # an image is not guessed
             marks = tuple(mark and i not in inside for i, mark in enumerate(row.scored))
             row = replace(row, scored=marks, images=images)
-        if self.recipe.data.turns == "last" or not row.spots:
-            return row
-        earlier = [self._turn(sample, i, len(row.spots[0].target), row.clean) for i in range(len(asked))]
         scored = list(row.scored)
-        for spots in earlier:
-            for spot in spots:
-                scored[spot.start : spot.start + spot.content] = [True] * spot.content
-        return Row(row.clean, tuple(scored), (*(spot for spots in earlier for spot in spots), *row.spots), images)
+        spots = [spot for at, said in earlier for spot in blocks(said, [False] * len(said), at, width, self.end)]
+        for spot in spots:
+            scored[spot.start : spot.start + spot.content] = [True] * spot.content
+        return Row(row.clean, tuple(scored), (*spots, *row.spots), images)
 
     def _encoded(self, answer: str, where: str) -> list[int]:
         """Tokens of an answer. Raises RecipeError that begins with `where`."""
@@ -183,29 +185,27 @@ class Feed:
         except RequestError as error:
             raise RecipeError(f"{where}: {error}") from None
 
-    def _turn(self, sample: Conversation, i: int, width: int, clean: tuple[int, ...]) -> tuple[Spot, ...]:
-        """Canvases of an earlier answer, if its tokens in the whole conversation are those that it has alone."""
+    def _turn(self, sample: Conversation, i: int, whole: list[int]) -> tuple[int, list[int]] | None:
+        """Start and tokens of an earlier answer, if these are in the whole conversation what they are alone."""
         messages = sample.messages
         if messages[i]["role"] not in ANSWERING or not (content := messages[i]["content"].strip()):
-            return ()
+            return None
         prompt, answer = self.chat(messages[:i], sample.where)[0], self._encoded(content, sample.where)
-        if tuple(clean[: len(prompt) + len(answer)]) != (*prompt, *answer):
-            return ()
-        return blocks(answer, [False] * len(answer), len(prompt), width, self.end)
+        return (len(prompt), answer) if whole[: len(prompt) + len(answer)] == prompt + answer else None
 
-    def _answer(
-        self, prompt: list[int], answer: list[int], given: list[bool], rng: Random, other: int, where: str
-    ) -> Row:
-        data, objective = self.recipe.data, self.recipe.objective
-        width = self._width(len(answer) + 1, rng, other)
-        needed = -(-(len(answer) + 1) // width)
-        if needed > data.most_blocks:
+    def _answer_width(self, answer: list[int], rng: Random, other: int, where: str) -> int:
+        """The width of an answer's canvases. Raises RecipeError that begins with `where` if it would take too many."""
+        most, width = self.recipe.data.most_blocks, self._width(len(answer) + 1, rng, other)
+        if len(answer) + 1 > most * width:
             raise RecipeError(
-                f"{where}: the answer has {len(answer)} tokens and one for its end; {data.most_blocks} canvases of"
+                f"{where}: the answer has {len(answer)} tokens and one for its end; {most} canvases of"
                 f" {width} are allowed; raise [data] widths or most_blocks, or [model] canvas_length"
             )
-        spots = blocks(answer, given, len(prompt), width, self.end)
-        if needed == 1 and rng.random() >= objective.causal_share:
+        return width
+
+    def _answer(self, prompt: list[int], answer: list[int], given: list[bool], rng: Random, width: int) -> Row:
+        objective, spots = self.recipe.objective, blocks(answer, given, len(prompt), width, self.end)
+        if len(answer) < width and rng.random() >= objective.causal_share:
             return Row(tuple(prompt), (False,) * len(prompt), spots)
         scored = [objective.tell_prompt] * len(prompt) + [True] * (len(answer) + 1)
         return Row((*prompt, *answer, self.end), (False, *scored[1:]), spots)
