@@ -218,8 +218,12 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
     [
         ("chat/completions", BASE | {"canvas": {"stream": True}}, "canvas.stream"),
         ("chat/completions", BASE | {"stream_options": {"include_usage": True}}, "stream_options"),
-        ("completions", {"prompt": "a", "stream": False, "stream_options": {}}, "stream_options"),
-        ("fim/completions", {"prompt": "a", "stream_options": {"include_usage": False}}, "stream_options"),
+        (
+            "completions",
+            {"prompt": "a", "stream": False, "stream_options": {"continuous_usage_stats": True}},
+            "stream_options",
+        ),
+        ("fim/completions", {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
         ("responses", {"input": "a", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         ("completions", {"prompt": "a", "suffix": "b", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         # A gap's answer broke the schema, and nobody said so.
@@ -261,8 +265,8 @@ def test_a_field_with_nothing_to_do_is_refused_by_name(
     ("body", "field"),
     [
         ({"content": "hi", "add_special_tokens": True}, "add_special_tokens"),
-        ({"prompt": "hi", "add_special": False}, "add_special"),
-        ({"prompt": "hi", "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"prompt": "hi", "add_special": True}, "add_special"),
+        ({"prompt": "hi", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"messages": USER, "add_special_tokens": True}, "add_special_tokens"),
     ],
 )
@@ -272,7 +276,24 @@ def test_a_flag_of_another_dialect_of_tokenize_is_refused(
     """It changed nothing, and who counts tokens had another number."""
     reported = http.post("/tokenize", json=body)
     assert (reported.status_code, reported.json()["error"]["param"]) == (400, field)
-    assert http.post("/tokenize", json={"messages": USER, "add_special_tokens": False}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "more"),
+    [
+        ({"content": "hi"}, {"add_special_tokens": False}),
+        ({"content": "hi"}, {"prompt": "hi", "content": None, "add_special": False}),  # which is what it says
+        ({"prompt": "hi"}, {"add_generation_prompt": False}),
+        ({"messages": USER}, {"add_special_tokens": False, "add_special": False, "tools": []}),
+        ({"messages": USER}, {"continue_final_message": False, "chat_template_kwargs": {}}),
+    ],
+)
+def test_a_flag_of_tokenize_that_asks_for_nothing_passes(
+    http: httpx2.Client, body: dict[str, Any], more: dict[str, Any]
+) -> None:
+    reported = http.post("/tokenize", json=body | more)
+    assert reported.status_code == 200, reported.text
+    assert reported.json() == http.post("/tokenize", json=body).json()
 
 
 def test_a_schema_beside_json_object_is_held(http: httpx2.Client) -> None:

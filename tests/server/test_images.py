@@ -92,8 +92,8 @@ def test_canvases_decisions_schemas_and_counts_take_images(server: Inside, seein
 def test_an_image_is_decoded_once_for_a_request(
     server: Inside, seeing: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was decoded again for each number of turns that `truncation` tried, and for each question; and for a question
-    while all others waited."""
+    """It was decoded again for each number of turns that `truncation` tried, for each question, and to see whether a
+    name is printed; and for a question while all others waited."""
     decoded, plain = list[str](), vision.load_rgb
 
     def load_rgb(*given: Any, **named: Any) -> Any:
@@ -111,6 +111,8 @@ def test_an_image_is_decoded_once_for_a_request(
     asked = {"input": turns(one["image_url"]), "questions": [question] * 3, "joint": False}
     assert post(server, "v1/decisions", asked).status_code == 200
     assert len(decoded) == 2
+    named = post(server, "v1/chat/completions", {"messages": [asked["input"][0] | {"name": "Bob"}], **SMALL})
+    assert (named.headers["x-ignored-fields"], len(decoded)) == ("messages[].name", 3)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -95,6 +95,8 @@ NO_OPS: dict[str, Any] = {
     "return_token_ids": False,
     "n": 1,
     "logit_bias": {},
+    "top_logprobs": 0,
+    "stream_options": {},
     "parallel_tool_calls": True,
     "store": False,
     "metadata": {"a": "b"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -72,6 +73,30 @@ def test_where_fields_are_asked_for_what_stands_in_front_is_left_out_and_named(n
         work = _work(service, Responses.model_validate(form | more))
         shown = nano.chat_prompt([{"role": "user", "content": asked}]).tokens
         assert (tuple(work.requests[0].shown_prompt), list(work.unused)) == (shown, named)
+
+
+NEEDY = "{% for one in messages %}{{ '<|turn>' + (one['tool_call_id'] if one['role'] == 'tool' else '') }}{% endfor %}"
+"""A template that fails without a part of messages, and prints no calls."""
+
+
+@pytest.mark.parametrize(
+    ("template", "choice", "names"),
+    [
+        (None, "required", ["input[].call_id", "tools[].description"]),
+        (None, "auto", ["input[].call_id", "tools"]),
+        (NEEDY, "required", ["input[].arguments", "input[].name", "tools[].description"]),
+    ],
+)
+def test_parts_of_calls_without_effect_are_named_as_they_were_sent(
+    nano: Engine, template: str | None, choice: str, names: list[str]
+) -> None:
+    """They had names of chat's; and where the template needs one of them, the conversation was refused."""
+    service = Service(Settings())
+    service.ready(nano if template is None else replace(nano, text=replace(nano.text, template=template)))
+    call = {"type": "function_call", "call_id": "1", "name": "order", "arguments": "{}"}
+    items = [{"role": "user", "content": "a"}, call, {"type": "function_call_output", "call_id": "1", "output": "ok"}]
+    body = {"input": items, "tools": [ORDER | {"description": "Orders."}], "tool_choice": choice}
+    assert sorted(_work(service, Responses.model_validate(body)).unused) == names
 
 
 def test_log_probabilities_are_those_of_chat(client: OpenAI) -> None:

@@ -200,7 +200,7 @@ def test_what_is_asked_for_over_http_is_read_back_as_in_python() -> None:
                 assert canvas["message"]["content"] == engine.extract(text, schema, seed=3, read_back=False).text
                 assert "guesses" not in canvas["canvas"]
                 drafted = asked(text, stream=True, canvas={"stream": True, "read_back": True})
-                assert "canvas.read_back" in drafted.headers["x-ignored-fields"]
+                assert drafted.headers["x-ignored-fields"] == "canvas.read_back, response_format.json_schema.name"
                 assert "guesses" not in drafted.text
                 timed = asked(text, deadline_ms=90_000).json()["choices"][0]
                 assert timed["message"] == choice["message"]
@@ -247,11 +247,12 @@ def test_what_only_a_validator_knows_is_repaired_before_it_is_sent(client: OpenA
         "uniqueItems": True,
     }
     for stream in (False, True):
-        wanted = {"structured_outputs": {"json": two}, "max_tokens": 24}
-        reply = client.chat.completions.with_raw_response.create(
+        wanted = {"structured_outputs": {"json": two}, "max_tokens": 24, "canvas": {"stream": stream}}
+        raw = client.chat.completions.with_raw_response.create(
             model="nano", messages=USER, seed=3, n=2, stream=stream, extra_body=wanted
-        ).parse()
-        texts = ["", ""]
+        )
+        assert raw.headers.get("x-ignored-fields") == ("canvas.stream" if stream else None), "no step comes"
+        reply, texts = raw.parse(), ["", ""]
         if isinstance(reply, openai.Stream):
             for chunk in reply:
                 for choice in chunk.choices:

@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from redraft.constraints.compile.ecma import _branches
 from tests.helpers import beside, nano_copy, python, tiny_checkpoint
 from tests.training import SHAPE
 
@@ -31,6 +30,7 @@ from redraft.cli.main import build_parser
 from redraft.cli.player import lines
 from redraft.cli.rows import answer_rows
 from redraft.config import GenerationConfig
+from redraft.constraints.compile.ecma import _branches
 from redraft.constraints.compile.grammar import read_grammar
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema

@@ -23,6 +23,7 @@ from redraft.errors import RequestError
 from redraft.operations.edit_instruction import MARK, Revision
 from redraft.operations.edit_record import MOST_CHARACTERS, record_of
 from redraft.operations.formats import judge_of
+from redraft.operations.gap_constraint import GapConstraint
 
 JSON = '{\n  "host": "localhost",\n  "port": 8080,\n  "tags": ["a", "b"],\n  "inner": {\n    "debug": true\n  }\n}\n'
 TOML = '# the server\n[server]\nhost = "localhost"\nport = 8080\n\n[pool]\nsize = 5\n'
@@ -586,3 +587,14 @@ def test_options_of_an_edit_are_looked_at_whatever_it_says(
     text = '{"who": "Ada", "qty": 3}'
     with pytest.raises(RequestError, match=said):
         redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, options=Options(seed=1, **options))
+
+
+def test_options_of_an_edit_that_ask_for_nothing_or_have_their_constraint_pass() -> None:
+    text, nano = '{"who": "Ada", "qty": 3}', redraft.load("nano")
+    no_bias, draw = Options(seed=1, logit_bias=((175, 0.0),)), Options(seed=1, draw=True)
+    assert nano.edit(text, (0, len(text)), instruction="Set qty to 5", options=no_bias).text == text.replace("3", "5")
+    span, asked = (text.index("3"), text.index("3") + 1), "Make it nicer"
+    drawn = nano.edit(text, span, instruction=asked, constraint=GapConstraint(regex="[0-9]"), options=draw)
+    assert drawn.after.isdigit()
+    with pytest.raises(RequestError, match="draw is True without a constraint"):
+        nano.edit(text, span, instruction=asked, slack=1, options=draw)

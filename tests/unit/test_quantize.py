@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
@@ -435,7 +436,12 @@ def test_a_packed_table_reads_as_its_numbers_do(long: bool) -> None:
     torch.testing.assert_close(read[0].soft, read[1].soft, rtol=1e-4, atol=1e-4)
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_and_ends_the_same(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began anew where the weights are in another folder, and the first was named from here and then in full."""
+    other = WeightSource(Path(shutil.copytree(plain, tmp_path / "other", copy_function=shutil.copy)))
+    monkeypatch.chdir(plain.parent)
     whole = packed_copy(plain, tmp_path / "whole", max_shard_bytes=60_000)
     target, writes = tmp_path / "again", []
 
@@ -444,7 +450,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize_checkpoint(plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=stop)
+        quantize_checkpoint(
+            Path(plain.name), target, PLANS["int4"], max_shard_bytes=60_000, progress=stop, source=other
+        )
     assert not target.exists()
     stage = tmp_path / ".again.quantizing"
     before = {path.name: path.stat().st_mtime_ns for path in stage.glob("*.safetensors")}
@@ -456,7 +464,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Pat
     part.symlink_to(tmp_path / "mine")  # through which the rest of the shard was written
     (stage / ".config.json.0123abcd").write_text("of a killed one")  # it was in the finished folder
     quantize_checkpoint(
-        plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=lambda *done: writes.append(done)
+        plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=lambda *done: writes.append(done), source=other
     )
     assert {path.name for path in target.iterdir()} == {path.name for path in whole.iterdir()}
     assert {name: (target / name).stat().st_mtime_ns for name in before} == before

@@ -139,10 +139,12 @@ def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int
 
 def _check_options(engine: Core, options: Options, *, free: bool) -> None:
     """Refuse, whatever an instruction says, options that are wrong, or that no clause is carried out by."""
-    for name in ("bad_words", "logit_bias", "draw"):
-        if free and getattr(options, name):
+    biased = any(nats for _, nats in options.logit_bias)
+    for name, asks in (("bad_words", options.bad_words), ("logit_bias", biased), ("draw", options.draw)):
+        if free and asks:
             raise RequestError(f"{name} was given with an instruction, whose words this model writes; leave it out")
-    engine.resolve(Request([0], replace(options, max_tokens=1, min_tokens=0)))
+    # The constraint is not here: whether there is one to draw of is seen later.
+    engine.resolve(Request([0], replace(options, max_tokens=1, min_tokens=0, draw=False)))
 
 
 def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:

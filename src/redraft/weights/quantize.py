@@ -127,7 +127,7 @@ def quantize_checkpoint(
     packed = formats(config.model, plan)
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
-    folders = sorted({folder, *(stored.file.parent for stored in source.tensors.values())})
+    folders = sorted({one.resolve() for one in (folder, *(stored.file.parent for stored in source.tensors.values()))})
     files = [[fingerprint(one), stamps(one)] for one in folders]
     making = {"plan": plan.name, "shards": max_shard_bytes, "source": files}
     try:

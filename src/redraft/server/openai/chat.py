@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
@@ -13,7 +12,8 @@ from fastapi import Request, Response
 from redraft.config import CheckpointConfig
 from redraft.constraints.schemas import plain_schema
 from redraft.engine.resolve import canvas_width
-from redraft.errors import RequestError
+from redraft.errors import RequestError, TextError
+from redraft.images.messages import split_images
 from redraft.images.prompt import Prompt
 from redraft.options import Options, SeedCanvas
 from redraft.prompts import BEGINNINGS, of_schema
@@ -36,6 +36,7 @@ from redraft.server.openai.fields import Call, CanvasOptions, Chat, Message, tex
 from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import ChatForm, Json
 from redraft.server.openai.request_builder import RequestBuilder
+from redraft.text import Text
 
 router = router_of_bodies()
 
@@ -85,10 +86,10 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
             before, unused = [], [*unused, EARLIER]
         messages = [*before, _asking(last, named)]
         constraint = _copied(service, body, constraint, asked, messages)
-    rendered = partial(builder.engine.chat_prompt, thinking=thinking, tools=declared, parse_special=special)
-    prompt = rendered(messages)
-    unused += _unprinted(messages, prompt, rendered)
-    if sent.tools and not text.knows_tools and any(tool.function.description for tool in sent.tools):
+    how: dict[str, Any] = {"thinking": thinking, "tools": declared, "parse_special": special}
+    prompt = builder.engine.chat_prompt(messages, **how)
+    unused += _unprinted(text, messages, prompt, how)
+    if not text.knows_tools and any(tool.function.description for tool in choice.tools):
         unused.append("tools[].function.description")
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     form = ChatForm(
@@ -103,15 +104,17 @@ def prepare(service: Service, body: Chat, fetcher: Fetcher | None = None) -> Wor
 
 
 def _unprinted(
-    messages: Sequence[dict[str, Any]], prompt: Prompt, rendered: Callable[[Sequence[dict[str, Any]]], Prompt]
+    text: Text, messages: Sequence[Mapping[str, Any]], prompt: Prompt, how: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Parts of messages without which the chat template prints the same."""
-    for name in ("name", "tool_calls", "tool_call_id"):
-        if any(name in one for one in messages):
-            with suppress(RequestError):  # a template that needs them prints them
-                bare = rendered([{key: value for key, value in one.items() if key != name} for one in messages])
-                if bare.tokens == prompt.tokens:
-                    yield f"messages[].{name}"
+    """Parts of messages without which the chat template prints the same. No image is decoded for it once more."""
+    names = [name for name in ("name", "tool_calls", "tool_call_id") if any(name in one for one in messages)]
+    messages, images = split_images(messages)
+    printed = text.chat(messages, **how) if names and images else [*prompt.tokens]
+    for name in names:
+        with suppress(RequestError, TextError):  # a template that needs them prints them, or fails
+            bare = [{key: value for key, value in one.items() if key != name} for one in messages]
+            if text.chat(bare, **how) == printed:
+                yield f"messages[].{name}"
 
 
 def messages_of(service: Service, messages: Sequence[Message], fetcher: Fetcher | None = None) -> list[dict[str, Any]]:
@@ -208,7 +211,7 @@ def _called(call: Call) -> dict[str, Any]:
 def _options(builder: RequestBuilder, body: Chat) -> Options:
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise ApiError(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
     options = builder.options(max_tokens=body.max_completion_tokens, keeps_canvas=body.prediction is not None)
     return replace(options, logprobs=body.top_logprobs or 0) if body.logprobs else options

@@ -70,7 +70,8 @@ class Exchange:
         self.service, self.work, self.request = service, work, request
         self.head = ReplyHead(service.settings, work.form)
         canvas = work.body.canvas
-        drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
+        self._steps = bool(work.body.stream and canvas is not None and canvas.stream)
+        drafts = work.drafts or self._steps
         self._counts, self._seen = Counts(), [(0, 0)] * len(work.requests)  # of each, its thinking and its commits
         self._room = service.enter(len(work.requests), request)
         service.name_caller(request)
@@ -106,6 +107,8 @@ class Exchange:
             ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
             found = {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
             unused += ["stop"] if self.work.body.stop else []
+        if self._steps and any(one.needs_repair for one in self.work.requests):  # nothing is shown before it is right
+            unused.append("canvas.stream")
         return found | ({"x-ignored-fields": ",".join(unused)} if unused else {})
 
     async def finish(self, made: Callable[[], T]) -> T | None:

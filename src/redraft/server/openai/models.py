@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 from fastapi import Request
 
@@ -28,6 +30,11 @@ class Tokenize(Body):
     """`POST /tokenize`: a text, or a conversation."""
 
     inert = frozenset({"user"})
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "chat_template_kwargs": ({},),
+        "continue_final_message": (False,),
+        "tools": ([],),
+    }
 
     model: Name | None = None
     prompt: Str | None = None
@@ -111,16 +118,15 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
     # Two dialects: one adds the beginning-of-text token by default, the other on request. A chat template has its own.
     of = {"add_special_tokens": "prompt", "add_special": "content", "add_generation_prompt": "messages"}
     for name, field in of.items():
-        sent = getattr(body, name)
-        adds_none = name == "add_special_tokens" and body.messages is not None and not sent
-        if sent is not None and field not in given and not adds_none:
+        if getattr(body, name) and field not in given:
             raise unsupported(name, f"{name} goes with {field}; leave it out")
     if body.messages is not None:
         again = body.add_generation_prompt is not False
         turns = messages_of(service, body.messages)
         ids = list(service.engine.chat_prompt(turns, generation_prompt=again).tokens)
     else:
-        bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
+        adds = False not in (body.add_special_tokens, body.add_special)  # which says the same in both
+        bos = adds and (body.content is None or bool(body.add_special))
         ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
     pieces = [text.decode([token], skip_special=False) for token in ids]
     found: Json = {"tokens": ids, "count": len(ids), "max_model_len": service.engine.config.model.max_positions}

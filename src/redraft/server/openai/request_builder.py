@@ -42,7 +42,7 @@ class RequestBuilder:
         for name in asked:
             message = f"canvas.{name} is of /v1/chat/completions and /v1/responses with a schema; leave it out"
             raise unsupported(f"canvas.{name}", message)
-        if body.stream_options is not None and not body.stream:
+        if any(wanted for _, wanted in body.stream_options or ()) and not body.stream:
             raise unsupported("stream_options", "stream_options describes a stream; set stream to true")
 
     def options(self, *, max_tokens: int | None, keeps_canvas: bool = False, causal: bool = False) -> Options:

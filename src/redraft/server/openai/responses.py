@@ -26,6 +26,12 @@ from redraft.server.openai.response_form import ResponseForm
 router = router_of_bodies()
 
 TOO_LONG = "context is"
+SENT = {
+    "messages[].tool_calls": ("input[].name", "input[].arguments"),
+    "messages[].tool_call_id": ("input[].call_id",),
+    "tools[].function.description": ("tools[].description",),
+}
+"""Fields of a chat without effect: what was sent in their place."""
 Turn = tuple[int, Json]
 """A message of the chat, and the item of the input that it begins with; -1 for the instructions."""
 
@@ -83,10 +89,9 @@ def _prepared(service: Service, body: Responses, turns: Sequence[Turn], fetcher:
     except RequestError as error:  # with the name of the item that a message was
         named = re.compile(r"messages\[(\d+)\]")
         raise type(error)(named.sub(lambda found: f"input[{turns[int(found[1])][0]}]", str(error))) from None
-    if EARLIER not in work.unused:
-        return work
-    names = [*dict.fromkeys("instructions" if item < 0 else "input[:-1]" for item, _ in turns[:-1])]
-    return replace(work, unused=[*(name for name in work.unused if name != EARLIER), *names])
+    earlier = dict.fromkeys("instructions" if item < 0 else "input[:-1]" for item, _ in turns[:-1])
+    sent = SENT | {EARLIER: tuple(earlier)}
+    return replace(work, unused=[one for name in work.unused for one in sent.get(name, (name,))])
 
 
 def turns_of(body: Responses) -> list[Turn]:
