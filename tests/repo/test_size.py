@@ -20,7 +20,7 @@ PART_WALLS = {
     "weights": 3_650,
     "constraints": 8_690,
     "tasks": 2_770,
-    "tune": 4_410,
+    "tune": 4_440,
     "measure": 2_870,
     "server": 6_850,
     "operations": 4_900,
