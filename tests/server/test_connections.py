@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
+import h11
 import httpx2
 import pytest
 from tests.server.conftest import ANSWER, ROOT, USER, Process, end, ended, eventually
@@ -227,6 +228,20 @@ def test_a_reader_that_takes_no_bytes_is_not_waited_for_for_ever(quick: Process)
     finally:
         for link in links:
             link.close()
+
+
+@pytest.mark.parametrize(("size", "whole"), [(1000, True), (4096, True), (64, False)])
+def test_a_body_in_chunks_of_a_kilobyte_is_read_packet_by_packet(size: int, whole: bool) -> None:
+    parser, left = connections._Parser(), 2**22
+    parser.receive_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    parser.next_event()
+    sent = b"%x\r\n%b\r\n" % (size, b"a" * size) * (left // size) + b"0\r\n\r\n"
+    with nullcontext() if whole else pytest.raises(h11.RemoteProtocolError, match="pieces"):
+        for at in range(0, len(sent), 1448):
+            parser.receive_data(sent[at : at + 1448])
+            while (event := parser.next_event()) is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
+                left -= len(event.data)
+        assert left < size
 
 
 @pytest.mark.parametrize(("rate", "whole"), [(2 * connections.LEAST_RATE, True), (connections.LEAST_RATE // 2, False)])

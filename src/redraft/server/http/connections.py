@@ -34,8 +34,9 @@ CHOSEN = 64
 """Connections that are chosen at a time to make room, until the next sweep."""
 BACKLOG, RESERVE = 128, 256
 """Connections that the system keeps waiting, and descriptors left for everything else."""
-MOST_PIECES, PIECE_BYTES = 1024, 1024
-"""A body comes in at most so many pieces (chunks, or reads), and one more for each so many bytes of it."""
+MOST_PIECES, PIECE_BYTES = 1024, 512
+"""A body comes in at most so many pieces, and one more for each so many bytes of it. Chunks of 1,000 bytes are twice as
+many pieces where each read brings a packet."""
 LEAST_RATE, MOST_UNSENT = 2**16, 2**28
 """Bytes a second that a reader has to take of what is left of its answer; bytes of answers that one address may leave
 unread, beyond which its largest one is ended."""
