@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import h11
@@ -21,7 +22,7 @@ import pytest
 from tests.server.conftest import ANSWER, ROOT, USER, Process, end, ended, eventually
 
 from redraft.server.http import connections
-from redraft.server.http.limits import ServerLimits
+from redraft.server.http.limits import HEAD_LINES, ServerLimits
 from redraft.server.http.process import listen
 
 PATH = "/v1/chat/completions"
@@ -244,16 +245,25 @@ def test_a_body_in_chunks_of_a_kilobyte_is_read_packet_by_packet(size: int, whol
         assert left < size
 
 
+def test_a_long_head_behind_a_body_is_counted_alone() -> None:
+    """The empty line that ends a chunked body was counted with the lines of the next head."""
+    lines = connections._Lines()
+    lines += b"\r\nGET / HTTP/1.1\r\n" + b"a: b\r\n" * (HEAD_LINES - 2) + b"\r\n"
+    assert lines.maybe_extract_lines() == []
+    assert len(lines.maybe_extract_lines() or []) == HEAD_LINES - 1
+
+
 @pytest.mark.parametrize(("rate", "whole"), [(2 * connections.LEAST_RATE, True), (connections.LEAST_RATE // 2, False)])
 def test_a_reader_that_takes_bytes_gets_the_whole_answer_unless_it_is_too_slow(rate: int, whole: bool) -> None:
     """One of 270 KB a second lost two thirds of 32 MB, 30 seconds after the last byte had been queued."""
-    one, size = object.__new__(connections.guarded(ServerLimits())), 2**25
-    one.cycle, one.transport = Mock(response_complete=True), Mock()  # type: ignore[attr-defined]
+    one: Any = object.__new__(connections.guarded(ServerLimits()))
+    size = 2**25
+    one.cycle, one.transport = Mock(response_complete=True), Mock()
     one.address, one.since, one._stuck_since, one._begun, one.unsent = "a", 0.0, 0.0, False, size
     one._owed, left, now, ends = size, size, 0.0, list[float]()
-    one.end = lambda: ends.append(now)  # type: ignore[method-assign]
+    one.end = lambda: ends.append(now)
     while left > 0 and not ends:
-        one.transport.get_write_buffer_size.return_value = left  # type: ignore[attr-defined]
+        one.transport.get_write_buffer_size.return_value = left
         one.check(now, 30.0)
         now, left = now + 5.0, left - 5 * rate
     assert (not ends) == whole

@@ -140,7 +140,7 @@ class _Lines(ReceiveBuffer):
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """The lines up to an empty one, if that is there. Raises h11.RemoteProtocolError if they are too many."""
-        if self._data.count(b"\n") > HEAD_LINES:
+        if self._data.count(b"\n") > HEAD_LINES and not self._data.startswith((b"\n", b"\r\n")):
             blank = _BLANK.search(self._data)
             if self._data.count(b"\n", 0, blank.end() if blank else None) > HEAD_LINES:
                 raise h11.RemoteProtocolError(f"over {HEAD_LINES} lines", error_status_hint=431)
