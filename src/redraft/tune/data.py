@@ -165,8 +165,12 @@ class Feed:
         answer = self._encoded(last["content"], sample.where)
         turns = range(len(asked)) if self.recipe.data.turns == "all" else ()
         earlier = [turn for i in turns if (turn := self._turn(sample, i, prompt))]
-        longest = max([answer, *(said for _, said in earlier)], key=len)  # the canvases of a row are of one width
-        width = self._answer_width(longest, rng, width, sample.where)
+        # The canvases of a row are of one width, with which the last answer's have to fit the context, too.
+        step = self.recipe.data.fit_step
+        room = (self.base.config.max_positions - len(prompt)) // step * step
+        longest = max((len(said) for _, said in earlier if len(said) < room), default=0)
+        width = self._answer_width(answer, rng, width, sample.where, longest)
+        earlier = [(at, said) for at, said in earlier if len(said) < self.recipe.data.most_blocks * width]
         row = self._answer(prompt, answer, [False] * len(answer), rng, width)
         if images:
             inside = {i for one in images for i in range(one.start - 1, one.stop + 1)}  # an image is not guessed
@@ -193,9 +197,10 @@ class Feed:
         prompt, answer = self.chat(messages[:i], sample.where)[0], self._encoded(content, sample.where)
         return (len(prompt), answer) if whole[: len(prompt) + len(answer)] == prompt + answer else None
 
-    def _answer_width(self, answer: list[int], rng: Random, other: int, where: str) -> int:
-        """The width of an answer's canvases. Raises RecipeError that begins with `where` if it would take too many."""
-        most, width = self.recipe.data.most_blocks, self._width(len(answer) + 1, rng, other)
+    def _answer_width(self, answer: list[int], rng: Random, other: int, where: str, beside: int = 0) -> int:
+        """The width of the canvases of an answer, and of one of so many tokens beside it. Raises RecipeError that
+        begins with `where` if the answer would take too many."""
+        most, width = self.recipe.data.most_blocks, self._width(max(len(answer), beside) + 1, rng, other)
         if len(answer) + 1 > most * width:
             raise RecipeError(
                 f"{where}: the answer has {len(answer)} tokens and one for its end; {most} canvases of"
