@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import signal
 import socket
@@ -243,6 +244,21 @@ def test_a_body_in_chunks_of_a_kilobyte_is_read_packet_by_packet(size: int, whol
             while (event := parser.next_event()) is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
                 left -= len(event.data)
         assert left < size
+
+
+def test_who_sends_what_is_too_long_learns_of_what(quick: Process) -> None:
+    """A body in small chunks, and trailers of many lines, got "Invalid HTTP request received." and a reset."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailers = b"0\r\n" + b"a: b\r\n" * (HEAD_LINES + 1) + b"\r\n"
+    for sent, code in (
+        (head + b"1\r\n \r\n" * 2000, "body_in_pieces"),
+        (head + trailers, "head_too_large"),
+        (b"?\r\n\r\n", "no_http"),
+    ):
+        with opened(quick, sent) as link:
+            said, _, body = b"".join(iter(lambda: link.recv(2**16), b"")).partition(b"\r\n\r\n")
+        assert b"application/json" in said
+        assert json.loads(body)["error"]["code"] == code
 
 
 def test_a_long_head_behind_a_body_is_counted_alone() -> None:

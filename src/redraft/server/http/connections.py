@@ -20,13 +20,23 @@ import resource
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import h11
 from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from redraft.server.http.limits import HEAD_BYTES, HEAD_LINES, WAITS, ServerLimits, head_too_long
+from redraft.server.http.errors import ApiError
+from redraft.server.http.limits import (
+    HEAD_BYTES,
+    HEAD_LINES,
+    WAITS,
+    ServerLimits,
+    head_too_long,
+    too_many_pieces,
+    trailers_too_long,
+)
 
 IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
 SWEEP_SEC = 0.5
@@ -41,12 +51,14 @@ LEAST_RATE, MOST_UNSENT = 2**16, 2**28
 """Bytes a second that a reader has to take of what is left of its answer; bytes of answers that one address may leave
 unread, beyond which its largest one is ended."""
 _BLANK = re.compile(rb"\n\r?\n")
-_LONG = json.dumps(head_too_long().body).encode()
-LONG_HEAD = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_LONG), _LONG)
-)
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+def _whole(refusal: ApiError) -> bytes:
+    """An answer that ends its connection, as bytes."""
+    body = json.dumps(refusal.body).encode()
+    head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\nconnection: close\r\n"
+    return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def room_for(wanted: int) -> int:
@@ -149,14 +161,14 @@ class _Lines(ReceiveBuffer):
 
 class _Parser(h11.Connection):
     """Refuses a body of very many small pieces. Each is an event of its own, 20 microseconds of the event loop, and one
-    read may bring 40,000. A head that is too long is no less HTTP, and is reported as what it is."""
+    read may bring 40,000. `refusal` is what a client gets behind an error: what is too long is no less HTTP."""
 
     _pieces = _bytes = 0
-    is_head_long = False
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES)
         self._receive_buffer = _Lines()
+        self.refusal = ApiError(400, "what was sent is no request of HTTP/1.1", code="no_http")
 
     def next_event(self) -> Any:
         """The next one. Raises h11.RemoteProtocolError."""
@@ -164,14 +176,16 @@ class _Parser(h11.Connection):
         try:
             event = super().next_event()
         except h11.RemoteProtocolError as error:
-            self.is_head_long = in_head and error.error_status_hint == 431
+            if error.error_status_hint == 431:
+                self.refusal = head_too_long() if in_head else trailers_too_long()
             raise
         if isinstance(event, h11.Request):
             self._pieces = self._bytes = 0
         elif isinstance(event, h11.Data):
             self._pieces, self._bytes = self._pieces + 1, self._bytes + len(event.data)
             if self._pieces > MOST_PIECES + self._bytes // PIECE_BYTES:
-                raise h11.RemoteProtocolError(f"{self._pieces} pieces of {self._bytes} bytes")
+                self.refusal = too_many_pieces(MOST_PIECES, PIECE_BYTES)
+                raise h11.RemoteProtocolError(self.refusal.message)
         return event
 
 
@@ -180,6 +194,7 @@ class _Guarded(H11Protocol):
     `_owed` ones were not when its answer was complete."""
 
     guard: _Guard
+    conn: _Parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -208,14 +223,11 @@ class _Guarded(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What was sent is no HTTP, or a head without end; where an answer has begun, nothing more can be said."""
-        if isinstance(self.conn, _Parser) and self.conn.is_head_long:
-            self.transport.write(LONG_HEAD)
+        """What was sent is no HTTP, or too long; where an answer has begun, nothing more can be said."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_whole(self.conn.refusal))
             self.transport.close()
-            return
-        try:
-            super().send_400_response(msg)
-        except h11.LocalProtocolError:
+        else:
             self.transport.abort()
         if self.cycle is not None:  # an answer that comes later has nowhere to go
             self.cycle.disconnected = True

@@ -38,6 +38,19 @@ def head_too_long() -> ApiError:
     )
 
 
+def trailers_too_long() -> ApiError:
+    """What those of a chunked body get, likewise."""
+    return ApiError(
+        431, f"the body's trailers have over {HEAD_BYTES} bytes or {HEAD_LINES} lines; send less", code="head_too_large"
+    )
+
+
+def too_many_pieces(most: int, size: int) -> ApiError:
+    """What a body gets that comes in small chunks or packets."""
+    said = f"the body comes in over {most} pieces and one for each {size} bytes; send larger chunks"
+    return ApiError(400, said, code="body_in_pieces")
+
+
 @dataclass(frozen=True)
 class ServerLimits:
     """Bounds on what one request, one key and all of them together may take.
