@@ -167,6 +167,22 @@ def test_what_takes_too_many_states_is_left_to_the_validator(schema: dict[str, A
     assert found.checked == (schema.get("format") != "email")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 2500},
+        {"type": "array", "items": {"type": "number"}, "minItems": 1024, "maxItems": 1024},
+        {"properties": {name: {"type": "integer", "multipleOf": 1000} for name in "abcd"}, "required": [*"abcd"]}
+        | {"type": "object"},
+    ],
+)
+def test_numbers_have_fewer_digits_where_they_would_take_too_many_states(schema: dict[str, Any]) -> None:
+    found = compile_schema(schema)
+    assert not found.checked
+    validator = jsonschema_rs.validator_for(schema)
+    assert all(validator.is_valid(json.loads(text)) for text in written(found.dfa, 5, seed=1, step=2000))
+
+
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
     validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)

@@ -51,12 +51,20 @@ class Dfa:
 
     def is_within(self, most: int) -> bool:
         """Whether no string has more than so many bytes. Every state of a trimmed automaton leads somewhere."""
-        alive = np.arange(len(self)) == 0
-        for _ in range(most + 1):
-            reached = self.table[alive]
-            alive = np.zeros(len(self), np.bool_)
-            alive[reached[reached != NOWHERE]] = True
-        return not alive.any()
+        # States that none leads to are taken away, a level for each byte: never those of a loop.
+        source, label = np.nonzero(self.table != NOWHERE)
+        edges = np.unique(source * len(self) + self.table[source, label])
+        source, target = np.divmod(edges, len(self))
+        leading = np.bincount(target, minlength=len(self))
+        begins = np.searchsorted(source, np.arange(len(self) + 1))
+        level, size, gone = np.flatnonzero(leading == 0), 0, 0
+        while len(level) and size <= most:
+            check_time()
+            size, gone = size + 1, gone + len(level)
+            following = target[ranges(begins[level], begins[level + 1])]
+            np.subtract.at(leading, following, 1)
+            level = np.unique(following[leading[following] == 0])
+        return gone == len(self)
 
     def step(self, state: int, text: bytes) -> int:
         """The state after some bytes, or NOWHERE."""
@@ -195,17 +203,17 @@ def explore(
     return found.minimal() if len(found) < MOST_SMALL else found
 
 
-def intersect(left: Dfa, right: Dfa) -> Dfa:
-    """Strings of both languages. Raises ConstraintError if their automata multiply beyond MOST_PAIRS."""
-    return _product(left, right, both=True)
+def intersect(left: Dfa, right: Dfa, most: int = MOST_PAIRS) -> Dfa:
+    """Strings of both languages. Raises OutOfReachError if their automata have over `most` states together."""
+    return _product(left, right, most, both=True)
 
 
 def subtract(left: Dfa, right: Dfa) -> Dfa:
-    """Strings of the left language that are not of the right one. Raises ConstraintError as `intersect` does."""
-    return _product(left, right, both=False)
+    """Strings of the left language that are not of the right one. Raises OutOfReachError as `intersect` does."""
+    return _product(left, right, MOST_PAIRS, both=False)
 
 
-def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
+def _product(left: Dfa, right: Dfa, most: int, *, both: bool) -> Dfa:
     """Pairs of states, a level of them at a time; the right one is its own dead state where `both` is false."""
     joint, class_of = np.unique(np.stack([left.class_of, right.class_of]), axis=1, return_inverse=True)
     dead = len(right)  # NOWHERE of the right automaton as a state, from which nothing is in its language
@@ -223,10 +231,9 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
         rows.append(keys)
         fresh = np.setdiff1d(keys[keys != NOWHERE], known)
         known, frontier = np.concatenate([known, fresh]), fresh
-        if len(known) > MOST_PAIRS:
+        if len(known) > most:
             raise OutOfReachError(
-                f"{part_compiled()} has two conditions that need over {MOST_PAIRS} states together; narrow lengths or"
-                " counts"
+                f"{part_compiled()} has two conditions that need over {most} states together; narrow lengths or counts"
             )
     keys = np.concatenate(rows)
     order = np.argsort(known)

@@ -24,6 +24,9 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 
+MOST_OPENED = 8
+"""Groups in each other that are opened for the anchors inside them: each is gone through anew."""
+
 
 class IrregularError(OutOfReachError):
     """A pattern that the validator reads and no automaton can keep."""
@@ -107,14 +110,16 @@ def _branches(pattern: str, dot: str = _ECMA_DOT) -> list[list[str]]:
     return [one for branch in found for one in _opened(branch)]
 
 
-def _opened(tokens: list[str]) -> list[list[str]]:
-    """An alternative that is one group with anchors inside it, as the alternatives of that group."""
+def _opened(tokens: list[str], deep: int = MOST_OPENED) -> list[list[str]]:
+    """An alternative that is one group with anchors inside it, as the alternatives of that group, and so up to `deep`
+    groups in each other."""
     begins, ends = tokens[:1] == ["^"], tokens[-1:] == ["$"]
     body = tokens[begins : len(tokens) - ends]
-    if not {"^", "$"} & set(body) or not body[0].startswith("(") or body[-1] != ")":
+    if not deep or not {"^", "$"} & set(body) or not body[0].startswith("(") or body[-1] != ")":
         return [tokens]
     found, depth = list[list[str]]([[]]), 0
     for token in body[1:-1]:
+        check_time()
         depth += token.startswith("(") - (token == ")")
         if depth < 0:  # several groups
             return [tokens]
@@ -123,7 +128,7 @@ def _opened(tokens: list[str]) -> list[list[str]]:
         else:
             found[-1].append(token)
     edges = ((["^"] * (begins and one[:1] != ["^"]), one, ["$"] * (ends and one[-1:] != ["$"])) for one in found)
-    return [one for before, inner, behind in edges for one in _opened([*before, *inner, *behind])]
+    return [one for before, inner, behind in edges for one in _opened([*before, *inner, *behind], deep - 1)]
 
 
 def _anchored(tokens: list[str], pattern: str) -> str:

@@ -49,11 +49,11 @@ KEYWORDS: tuple[Keyword, ...] = (
         """
         type
         enum  values that the rest of the schema allows
-        minimum  digit by digit; integers of 20 digits, others of 15, or as many as a bound has
+        minimum  digit by digit; integers of 20 digits, others of 15, or as many as a bound has (fewer in vast schemas)
         maximum
         exclusiveMinimum  a number or, in draft 4, a boolean
         exclusiveMaximum  likewise
-        multipleOf  divisors of up to four digits, unless their states are too many (9999); others are checked
+        multipleOf  divisors of up to four digits, unless their states are too many (9973); others are checked
         minLength  up to 1000 characters; beyond that guided
         maxLength  up to 1000 characters; beyond that, and of `uri`, checked
         pattern  look-around but ahead from its beginning, back references, word borders and inner anchors are checked

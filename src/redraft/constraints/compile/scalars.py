@@ -5,8 +5,9 @@ What would take too many states, or no automaton can keep, is left to the valida
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 
 from redraft.constraints.compile.automaton import EMPTY, Dfa, intersect
 from redraft.constraints.compile.ecma import IrregularError, ecma_search
@@ -14,7 +15,7 @@ from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
 from redraft.constraints.compile.limits import CompileLimits, OutOfReachError, TimeLimitError
 from redraft.constraints.compile.merge import Schema, exact, tightest
 from redraft.constraints.compile.regex import whole_match
-from redraft.constraints.compile.values import MOST_DIGITS, MOST_WHOLE, multiple, number, text_of
+from redraft.constraints.compile.values import FEW_PLACES, MOST_DIGITS, MOST_WHOLE, digits_of, multiple, number, text_of
 from redraft.errors import ConstraintError
 
 MOST_COUNTED, MOST_DIVISOR = 1000, 9999
@@ -50,26 +51,43 @@ def text_language(plain: Schema, limits: CompileLimits) -> tuple[Dfa, bool]:
     return found, inexact or not is_whole
 
 
-def number_language(plain: Schema, limits: CompileLimits, *, whole: bool) -> tuple[Dfa, bool]:
-    """The texts of a number, and whether a validator has to look at them all the same."""
-    low, open_low, high, open_high = tightest(plain)
-    multiples, inexact = [*map(exact, plain.get("multiples", []))], False
-    most = MOST_WHOLE if all(of == of.to_integral_value() for of in multiples) else MOST_DIGITS
-    found = number(low, high, open_low=open_low, open_high=open_high, whole=whole, most=most)
+def number_language(plain: Schema, limits: CompileLimits, *, whole: bool, large: bool) -> tuple[Dfa, bool]:
+    """The texts of a number, and whether a validator has to look at them all the same; of fewer digits if not `large`,
+    for half the states."""
+    multiples = [*map(exact, plain.get("multiples", []))]
     for of in multiples:
         if of <= 0:
             raise ConstraintError(f"multipleOf is {of}; it must be above 0")
-        is_whole = len(of.normalize().as_tuple().digits) <= 4 and Decimal("1e-6") <= of <= MOST_DIVISOR
-        if is_whole:
-            found, is_whole = _narrowed(found, multiple(of), limits)
-        inexact |= not is_whole
+    sizes = [(MOST_DIGITS, MOST_DIGITS - 1 if large else FEW_PLACES)]
+    if large and all(of == of.to_integral_value() for of in multiples):
+        sizes.insert(0, (MOST_WHOLE, MOST_DIGITS - 1))
+    for most, places in sizes:  # fewer digits rather than multiples that are not held
+        found, inexact = _multiples(plain, multiples, limits, partial(number, whole=whole, most=most, places=places))
+        if not inexact:
+            break
+    return found, inexact
+
+
+def _multiples(
+    plain: Schema, multiples: Sequence[Decimal], limits: CompileLimits, made: Callable[..., Dfa]
+) -> tuple[Dfa, bool]:
+    low, open_low, high, open_high = tightest(plain)
+    found, inexact = made(low, high, open_low=open_low, open_high=open_high), False
+    for of in multiples:
+        digits, is_whole = len(of.normalize().as_tuple().digits), of == of.to_integral_value()
+        is_held = digits <= 4 and Decimal("1e-6") <= of <= MOST_DIVISOR
+        # A validator that computes with doubles finds remainders of its own in a long fraction.
+        is_held &= is_whole or all(digits_of(bound) <= MOST_DIGITS for bound in (low, high) if bound is not None)
+        if is_held:
+            found, is_held = _narrowed(found, multiple(of), limits)
+        inexact |= not is_held
     return found, inexact
 
 
 def _narrowed(found: Dfa, by: Dfa, limits: CompileLimits) -> tuple[Dfa, bool]:
     """Strings of both languages, and True; those of the first alone, where both are too many states for a schema."""
     try:
-        both = intersect(found, by)
+        both = intersect(found, by, limits.states)
     except TimeLimitError:
         raise
     except OutOfReachError:

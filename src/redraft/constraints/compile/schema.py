@@ -78,9 +78,13 @@ def compile_schema(
             try:
                 resolver, dfa = _deepest(document, depth, compiler)
             except OutOfReachError as error:
-                if isinstance(error, TimeLimitError) or not (verbatim or '"uniqueItems"' in json.dumps(schema)):
+                words = ('"uniqueItems"', '"number"', '"integer"')
+                if isinstance(error, TimeLimitError) or not (verbatim or any(map(json.dumps(schema).count, words))):
                     raise
-                resolver, dfa = _deepest(document, depth, partial(compiler, listing=False))
+                try:
+                    resolver, dfa = _deepest(document, depth, partial(compiler, large=False))
+                except TimeLimitError:
+                    raise error from None  # which is so at any time
     except RecursionError:
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     whole = dfa.reached(np.ones(len(dfa), np.bool_))
@@ -111,15 +115,16 @@ def _deepest(document: Document, depth: int, compiler: Callable[[Resolver], _Com
 
 @dataclass
 class _Compiler:
-    """Every schema is compiled once for a trail (`Resolver`), and its automaton put where it is needed. With `listing`
-    values that must differ are written out in every order, and addresses of the text."""
+    """Every schema is compiled once for a trail (`Resolver`), and its automaton put where it is needed. With `large`
+    it has more states than it must: values that must differ are written out in every order, and addresses of the text,
+    and numbers have all their digits."""
 
     resolver: Resolver
     limits: CompileLimits
     spaces: bool
     quote: bytes
     verbatim: str
-    listing: bool = True
+    large: bool = True
     texts: dict[str, Dfa] = field(default_factory=dict)
     values: dict[tuple[Any, Trail, int], Dfa] = field(default_factory=dict)
     counted: set[Dfa] = field(default_factory=set)
@@ -131,7 +136,7 @@ class _Compiler:
         key = (schema if isinstance(schema, bool) else id(schema), trail, free)
         if key not in self.values:
             found, ways = [], [*self.resolver.plain(schema, trail)]
-            may_be_null = self.listing and any("null" in plain.get("type", ()) for plain, _ in ways)
+            may_be_null = self.large and any("null" in plain.get("type", ()) for plain, _ in ways)
             for plain, deeper in ways:
                 kinds = [] if "enum" in plain else plain["type"]
                 kinds = ["null"] * ("null" in kinds) if may_be_null and is_silent(self.verbatim, plain) else kinds
@@ -206,7 +211,7 @@ class _Compiler:
     def copied(self, plain: Schema) -> Dfa:
         """A part of the text to copy from; if the schema says how it looks, one of the addresses or times there."""
         looks = [*plain.get("formats", []), *plain.get("patterns", [])]
-        if not self.verbatim or (looks and not self.listing):
+        if not self.verbatim or (looks and not self.large):
             return self.text(plain)
         low, high = plain.get("minLength", 0), plain.get("maxLength")
         key = f"part {low} {high} {looks}"
@@ -218,7 +223,7 @@ class _Compiler:
         return self.texts[key]
 
     def number(self, plain: Schema, *, whole: bool) -> Dfa:
-        found, inexact = number_language(plain, self.limits, whole=whole)
+        found, inexact = number_language(plain, self.limits, whole=whole, large=self.large)
         self.resolver.inexact |= inexact
         stated = intersect(found, (integers_in if whole else numbers_in)(self.verbatim))
         return found if stated.is_empty else stated
@@ -234,7 +239,7 @@ class _Compiler:
         if low > count:
             return EMPTY
         if plain.get("uniqueItems") and high not in (0, 1):
-            if self.listing and not first and (values := few(self.resolver, plain.get("items", True), trail, high)):
+            if self.large and not first and (values := few(self.resolver, plain.get("items", True), trail, high)):
                 return self.distinct(values, low, len(values) if high is None else min(high, len(values)))
             self.resolver.inexact = True
         states, end = [build.state() for _ in range(count + 1)], build.state()

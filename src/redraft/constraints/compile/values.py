@@ -23,6 +23,8 @@ MOST_DIGITS = 15
 """Decimals of this many digits are told apart by every reader of JSON, whatever numbers it computes with."""
 MOST_WHOLE = 20
 """Digits of integers, unless a bound has more: all that 64 bits say. The validator compares integers exactly."""
+FEW_PLACES = 6
+"""Digits behind the point where a schema would have too many states otherwise."""
 
 TAILS = (bytes(range(0x80, 0x90)), bytes(range(0x90, 0xA0)), bytes(range(0xA0, 0xC0)))
 LEADS = (bytes(range(0xC2, 0xE0)), b"\xe0", bytes([*range(0xE1, 0xED), 0xEE, 0xEF]), b"\xed", b"\xf0",
@@ -106,21 +108,22 @@ def number(
     open_high: bool = False,
     whole: bool = False,
     most: int = MOST_WHOLE,
+    places: int = MOST_DIGITS - 1,
 ) -> Dfa:
     """Decimals from `low` to `high`, the ends left out if open; `whole` for integers. Minus zero is never written.
 
-    Integers have up to `most` digits, or one more than a bound; others up to MOST_DIGITS, or as many behind the point
-    as a bound that has as many ahead of it.
+    Integers have up to `most` digits, or one more than a bound; others up to MOST_DIGITS, of which `places` behind the
+    point, or as many behind it as a bound that has as many ahead of it.
     """
     bounds = [bound for bound in (low, high) if bound is not None]
     digits = max([most, *(bound.adjusted() + 2 for bound in bounds)])
-    places = max([MOST_DIGITS - 1, *(_places(bound) for bound in bounds)])
     behind = [0] * (digits + 1)
     if not whole:
-        behind = [max(MOST_DIGITS - ahead, 0) for ahead in range(digits + 1)]
+        behind = [min(max(MOST_DIGITS - ahead, 0), places) for ahead in range(digits + 1)]
         for bound in bounds:
             at = max(bound.adjusted(), 0) + 1
             behind[at] = max(behind[at], _places(bound))
+    places = max([places, *map(_places, bounds)])
     if not whole and any(map(_places, bounds)):  # then two decimals of so many digits may be one double
         if open_low and low is not None:
             low, open_low = _beyond(low, places, 1)
@@ -180,6 +183,11 @@ def multiple(of: Decimal) -> Dfa:
 
 _ALPHABET = [*(bytes([digit]) for digit in b"0123456789"), b".", b"-"]
 _POINT, _MINUS = 10, 11
+
+
+def digits_of(bound: Decimal) -> int:
+    """Digits that a decimal has as it is written, ahead of the point and behind it."""
+    return max(bound.adjusted(), 0) + 1 + _places(bound)
 
 
 def _places(bound: Decimal) -> int:
