@@ -141,8 +141,10 @@ def test_more_rows_are_never_read_than_run_at_once(service: Service, tmp_path: P
         nonlocal most
         most = max(most, service.under_way)
 
-    done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, report=reported)
+    (link := tmp_path / "link.jsonl").symlink_to("out.jsonl")  # which is not there yet
+    done = run_batch(service, source, link, seed=0, at_once=4, report=reported)
     assert (done.rows, done.errors) == (30, 0)
+    assert (tmp_path / "out.jsonl").read_bytes().count(b"\n") == 30
     assert most <= 4
 
 

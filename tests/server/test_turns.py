@@ -28,6 +28,7 @@ from redraft.constraints.compile.limits import PREPARING, TURNS, UNTIL, Turns
 from redraft.errors import DeadlineError, RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http import body as bodies
+from redraft.server.http import service as service_module
 from redraft.server.http.app import create_app
 from redraft.server.http.fetch import Fetcher
 from redraft.server.http.limits import ServerLimits
@@ -218,6 +219,30 @@ def test_the_event_loop_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asyncio.run(work()) == [0, 1, 2, 3]
     assert begun
     assert threading.current_thread().name not in begun
+
+
+def test_threads_of_a_burst_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They never did: 562 of them held 40 MB of an idle server for good. What one of them still does is done."""
+    monkeypatch.setattr(service_module, "POOL_SEC", 0.0)
+    service, burst = Service(Settings()), service_module.KEPT_THREADS + 6
+    together, last = threading.Barrier(burst), threading.Event()
+
+    def threads() -> int:
+        return sum(one.name.startswith("request") for one in threading.enumerate())
+
+    async def work() -> bool:
+        slow = asyncio.create_task(service.on_thread(patient(), last.wait, in_turn=False))
+        try:
+            await asyncio.gather(*(service.on_thread(patient(), together.wait, in_turn=False) for _ in range(burst)))
+            assert threads() > burst
+            await service.on_thread(patient(), int)
+            assert await asyncio.to_thread(eventually, lambda: threads() <= before + 2, 10)
+        finally:
+            last.set()
+        return await slow
+
+    before = threads()
+    assert asyncio.run(work())
 
 
 def test_what_waits_elsewhere_gives_up_its_turn_and_the_smallest_is_next() -> None:

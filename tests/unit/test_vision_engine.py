@@ -329,11 +329,11 @@ def test_images_come_as_paths_bytes_and_pillow_images(engine: Engine, tmp_path: 
     image = drawn(30, 20)
     (tmp_path / "a.png").write_bytes(encoded(image))
     sent = "data:image/png;base64," + b64encode(encoded(image)).decode()
-    url = {"type": "image_url", "image_url": {"url": sent}}
+    urls = [{"type": "image_url", "image_url": {"url": one}} for one in (sent, "DATA:" + sent[5:] + "\n")]
     forms = [
         {"type": "image", "image": one} for one in (tmp_path / "a.png", str(tmp_path / "a.png"), encoded(image), image)
     ]
-    prompts = [engine.chat_prompt([turn("user", form)]) for form in [*forms, url]]
+    prompts = [engine.chat_prompt([turn("user", form)]) for form in [*forms, *urls]]
     assert all(prompt == prompts[0] for prompt in prompts)
 
 

@@ -371,7 +371,8 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
         if target.exists() and not (target.is_file() and not os.path.samestat(target.stat(), os.fstat(rows.fileno()))):
             raise RequestError(f"{target} is not a regular file beside the rows, which resuming needs; name one")
         try:
-            out = target.open("r+b" if target.exists() else "x+b")  # another may just have begun it
+            real = Path(os.path.realpath(target))  # it may be a link to nothing yet
+            out = real.open("r+b" if target.exists() else "x+b")  # another may just have begun it
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         try:
@@ -380,9 +381,7 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
             yield rows_of(rows), out
             now = os.fstat(rows.fileno())
             if now.st_size < begun.st_size:
-                raise RunError(
-                    f"{source} was cut short while it was read, so rows may be missing; make it whole and run it again"
-                )
+                raise RunError(f"{source} was cut short while it was read, so rows may be missing; run it again whole")
             if now.st_ctime_ns != begun.st_ctime_ns and source.is_file():
                 _check_rows(rows, out, source, target)
         finally:

@@ -89,7 +89,7 @@ def image_of(part: Mapping[str, Any], name: str) -> Given:
         url = part.get("image_url")
         return data_of(url.get("url") if isinstance(url, Mapping) else url, name)
     image = part.get("image")
-    if isinstance(image, str) and image.startswith("data:"):
+    if isinstance(image, str) and _is_data(image):
         return data_of(image, name)
     if not isinstance(image, str | Path | bytes | Image.Image):
         raise RequestError(f"{name} has an image of type {type(image).__name__}; pass a path, bytes or a Pillow image")
@@ -98,14 +98,18 @@ def image_of(part: Mapping[str, Any], name: str) -> Given:
 
 def data_of(url: object, name: str) -> bytes:
     """The bytes of a data URL. Raises RequestError for any other URL."""
-    if not isinstance(url, str) or not url.startswith("data:"):
+    if not isinstance(url, str) or not _is_data(url):
         raise RequestError(
             f"{name} has the URL {str(url)[:60]!r}, and nothing is fetched; send the image as data:image/png;base64,…"
         )
     head, comma, data = url.partition(",")
-    if not comma or not head.endswith(";base64"):
+    if not comma or not head.lower().endswith(";base64"):
         raise RequestError(f"{name} is a data URL that begins {url[:40]!r}; write it as data:image/png;base64,…")
-    return decoded(data, name)
+    return decoded(data.strip(), name)
+
+
+def _is_data(url: str) -> bool:
+    return url[:5].lower() == "data:"
 
 
 def decoded(text: str, name: str) -> bytes:

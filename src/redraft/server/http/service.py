@@ -8,9 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeVar, TypeVarTuple
@@ -31,6 +31,8 @@ from redraft.server.http.sse import unless_gone
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 LEAST_BUSY_SEC, MOST_BUSY_SEC, MOST_REST_SEC, RECENT_SEC = 0.02, 0.5, 2.0, 10.0
+KEPT_THREADS, POOL_SEC = 64, 10.0
+"""Threads that stay, and seconds behind which a pool that has had more may be replaced."""
 LARGE_BODY = 2**18
 """Bytes of a body behind which its caller's next one waits until it is read: many at once, sent by a caller from whom
 nothing was known yet, kept others waiting for seconds."""
@@ -54,7 +56,8 @@ class Service:
         self.failure: RedraftError | None = None
         self._observed = observed
         self._engine: Engine | None = None
-        self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
+        self._threads = self._pool()
+        self._most_threads, self._pooled = 0, time.monotonic()
         self._beginner = ThreadPoolExecutor(1, "beginner")
         self._working = Counter[object]()  # requests on threads, of each caller
         self._rests = dict[object, float]()  # until when callers rest who kept the interpreter busy
@@ -93,7 +96,7 @@ class Service:
 
         async def begun() -> T:
             # Not on this thread: who begins one waits until it runs, behind all others that would.
-            begin = partial(self._threads.submit, context.run, timed)
+            begin = partial(self._begin, context, timed, self._working.total())
             return await asyncio.wrap_future(await asyncio.get_running_loop().run_in_executor(self._beginner, begin))
 
         self._working[whose] += 1
@@ -103,6 +106,20 @@ class Service:
         finally:
             self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
+
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads, which are begun as they are needed, and never end."""
+        return ThreadPoolExecutor(2 * self.settings.limits.in_flight, "request")
+
+    def _begin(self, context: Context, work: Callable[[], T], under_way: int) -> Future[T]:
+        """Begin one more of so many works on a thread. Behind a burst those of one pool end, some 90 KB each, and
+        others begin; what still runs on them goes on."""
+        now = time.monotonic()
+        if self._most_threads > KEPT_THREADS and under_way < self._most_threads // 8 and now > self._pooled + POOL_SEC:
+            self._threads.shutdown(wait=False)
+            self._threads, self._most_threads, self._pooled = self._pool(), 0, now
+        self._most_threads = max(self._most_threads, under_way)
+        return self._threads.submit(context.run, work)
 
     async def _rested(self, request: Request, whose: object, *, is_large: bool) -> bool:
         """Return when a caller may keep the interpreter busy again, if there are others: little runs meanwhile.
