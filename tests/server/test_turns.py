@@ -30,6 +30,7 @@ from redraft.operations.engine import Engine
 from redraft.server.http import body as bodies
 from redraft.server.http import service as service_module
 from redraft.server.http.app import create_app
+from redraft.server.http.errors import refusal_of
 from redraft.server.http.fetch import Fetcher
 from redraft.server.http.limits import ServerLimits
 from redraft.server.http.log import Log
@@ -219,6 +220,28 @@ def test_the_event_loop_begins_no_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asyncio.run(work()) == [0, 1, 2, 3]
     assert begun
     assert threading.current_thread().name not in begun
+
+
+def test_where_no_more_threads_begin_work_waits_for_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed, 500, though threads of others were free soon, and was done all the same."""
+    service, plain, room = Service(Settings()), threading.Thread.start, [2]
+
+    def start(self: threading.Thread) -> None:
+        if self.name.startswith("request"):
+            room[0] -= 1
+            if room[0] < 0:
+                raise RuntimeError("can't start new thread")
+        plain(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    async def work(service: Service) -> list[None]:
+        return await asyncio.gather(*(service.on_thread(patient(), partial(time.sleep, 0.01)) for _ in range(9)))
+
+    assert asyncio.run(work(service)) == [None] * 9
+    with pytest.raises(RuntimeError) as raised:
+        asyncio.run(work(Service(Settings())))
+    assert refusal_of(raised.value).status == 503
 
 
 def test_threads_of_a_burst_end(monkeypatch: pytest.MonkeyPatch) -> None:

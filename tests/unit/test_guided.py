@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.helpers import ORACLE, PROMPT, SCHEMA, beside
 from redraft.config import read_config
 from redraft.constraints.compile.hints import hints_of
 from redraft.constraints.compile.limits import CompileLimits, TimeLimitError
-from redraft.constraints.condition.guide import Guide
+from redraft.constraints.condition.guide import POSITION_LOOKS, Guide
 from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
@@ -171,6 +172,26 @@ def test_a_way_that_leads_ever_deeper_is_left(schema: Any) -> None:
     tokens, _ = written(language, 100, 32, 1, 3.0)
     text = b"".join(PIECES[token] or b"" for token in tokens).decode()
     assert not verdicts(schema, json.loads(text)), text
+
+
+def test_one_step_looks_at_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sixty multiples each step tried three hints for each, over and over: all others waited for 3 seconds."""
+    draw, drawn = random.Random(1), random.Random(2)
+    numbers = [{"type": "integer", "multipleOf": draw.randrange(1000, 3000)} for _ in range(60)]
+    language = guided(
+        {"type": "array", "prefixItems": [*numbers, {"type": "string", "minLength": 1001}], "items": False}
+    )
+    goal, seen, plain = language.start(480), [0], Guide._may
+
+    def may(guide: Guide, matcher: Any) -> bytes:
+        seen[0] += 1
+        return plain(guide, matcher)
+
+    monkeypatch.setattr(Guide, "_may", may)
+    likeliest = torch.tensor([2 + ord("["), *(2 + ord(drawn.choice("350")) for _ in range(255))])
+    found = goal(torch.log_softmax(torch.zeros(256, len(PIECES)).scatter(1, likeliest[:, None], 9.0), -1))
+    assert 0 < seen[0] <= POSITION_LOOKS * 256
+    assert language.holds(found.plan)
 
 
 def test_a_model_that_is_right_is_left_alone() -> None:

@@ -167,6 +167,17 @@ def test_what_takes_too_many_states_is_left_to_the_validator(schema: dict[str, A
     assert found.checked == (schema.get("format") != "email")
 
 
+def test_numbers_have_all_their_digits_where_fewer_would_do_no_good() -> None:
+    """Between 0 and 1e-7 is no decimal of six places; of what is checked all the same 15 digits hold no more."""
+    items: Any = {"type": "number", "minimum": -123.456, "maximum": 9876.54}
+    tiny = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-7}
+    found = compile_schema({"type": "array", "items": items, "prefixItems": [tiny], "minItems": 900, "maxItems": 900})
+    assert found.dfa.step(0, b"[0.00000005") >= 0
+    many = compile_schema({"type": "integer", "multipleOf": 9973})
+    assert many.checked
+    assert many.dfa.matches(str(9973 * 10**14).encode())
+
+
 @pytest.mark.parametrize(
     "schema",
     [

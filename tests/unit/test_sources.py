@@ -419,6 +419,10 @@ def test_an_earlier_answer_may_take_no_more_canvases_than_the_last_one(tmp_path:
     ):
         row = feed(tmp_path, data.replace(*changed)).row(sample, Random(0), 16)
         assert [len(spot.target) for spot in row.spots] == widths
+    (vast,) = feed(tmp_path, data).sources[0][0].samples(0, 1)
+    vast.messages[1]["content"] = "0123456789" * 40
+    row = feed(tmp_path, data.replace("= 3", "= 1\nfit_share = 1.0")).row(vast, Random(0), 8)
+    assert [len(spot.target) for spot in row.spots] == [16], "what is left out asks for no width"
     long = replace(sample, messages=({"role": "user", "content": "7" * 900}, *sample.messages[1:]))
     row = feed(tmp_path, data.replace("= 3", "= 1\nfit_share = 1.0")).row(long, Random(0), 16)
     assert [len(spot.target) for spot in row.spots] == [16]

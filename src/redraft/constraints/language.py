@@ -214,8 +214,8 @@ class GuidedLanguage(Language):
 
     @property
     def work(self) -> int:
-        """Nothing that grows with an automaton."""
-        return 0
+        """What its looks take at most (`condition/guide.py`), of which few forwards hold many."""
+        return 2**12
 
     @cached_property
     def shortest(self) -> int:

@@ -89,7 +89,7 @@ def image_of(part: Mapping[str, Any], name: str) -> Given:
         url = part.get("image_url")
         return data_of(url.get("url") if isinstance(url, Mapping) else url, name)
     image = part.get("image")
-    if isinstance(image, str) and _is_data(image):
+    if isinstance(image, str) and is_data(image):
         return data_of(image, name)
     if not isinstance(image, str | Path | bytes | Image.Image):
         raise RequestError(f"{name} has an image of type {type(image).__name__}; pass a path, bytes or a Pillow image")
@@ -98,7 +98,7 @@ def image_of(part: Mapping[str, Any], name: str) -> Given:
 
 def data_of(url: object, name: str) -> bytes:
     """The bytes of a data URL. Raises RequestError for any other URL."""
-    if not isinstance(url, str) or not _is_data(url):
+    if not isinstance(url, str) or not is_data(url):
         raise RequestError(
             f"{name} has the URL {str(url)[:60]!r}, and nothing is fetched; send the image as data:image/png;base64,…"
         )
@@ -108,7 +108,8 @@ def data_of(url: object, name: str) -> bytes:
     return decoded(data.strip(), name)
 
 
-def _is_data(url: str) -> bool:
+def is_data(url: str) -> bool:
+    """Whether a URL has its data in it."""
     return url[:5].lower() == "data:"
 
 

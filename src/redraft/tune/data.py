@@ -167,7 +167,8 @@ class Feed:
         earlier = [turn for i in turns if (turn := self._turn(sample, i, prompt))]
         # The canvases of a row are of one width, with which the last answer's have to fit the context, too.
         step = self.recipe.data.fit_step
-        room = (self.base.config.max_positions - len(prompt)) // step * step
+        config = self.base.config
+        room = min(config.max_positions - len(prompt), config.canvas_length) // step * step
         longest = max((len(said) for _, said in earlier if len(said) < room), default=0)
         width = self._answer_width(answer, rng, width, sample.where, longest)
         earlier = [(at, said) for at, said in earlier if len(said) < self.recipe.data.most_blocks * width]

@@ -31,6 +31,7 @@ from typing import Protocol, runtime_checkable
 
 from redraft.errors import RecipeError, RequestError
 from redraft.files import named_from, shipped
+from redraft.images.messages import is_data
 from redraft.tasks import Example, Task, stream_seed, task
 from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
@@ -348,7 +349,7 @@ def _from_folder(sample: Conversation, folder: Path) -> Conversation:
         if isinstance(message["content"], list):
             parts = [
                 {**part, "image": named_from(folder, part["image"])}
-                if isinstance(part.get("image"), str) and not part["image"].startswith("data:")
+                if isinstance(part.get("image"), str) and not is_data(part["image"])
                 else part
                 for part in message["content"]
             ]

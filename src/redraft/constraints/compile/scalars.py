@@ -15,7 +15,16 @@ from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
 from redraft.constraints.compile.limits import CompileLimits, OutOfReachError, TimeLimitError
 from redraft.constraints.compile.merge import Schema, exact, tightest
 from redraft.constraints.compile.regex import whole_match
-from redraft.constraints.compile.values import FEW_PLACES, MOST_DIGITS, MOST_WHOLE, digits_of, multiple, number, text_of
+from redraft.constraints.compile.values import (
+    FEW_PLACES,
+    MOST_DIGITS,
+    MOST_WHOLE,
+    digits_of,
+    multiple,
+    number,
+    places_of,
+    text_of,
+)
 from redraft.errors import ConstraintError
 
 MOST_COUNTED, MOST_DIVISOR = 1000, 9999
@@ -58,14 +67,18 @@ def number_language(plain: Schema, limits: CompileLimits, *, whole: bool, large:
     for of in multiples:
         if of <= 0:
             raise ConstraintError(f"multipleOf is {of}; it must be above 0")
-    sizes = [(MOST_DIGITS, MOST_DIGITS - 1 if large else FEW_PLACES)]
+    low, _, high, _ = tightest(plain)
+    spelt = [*multiples, *(bound for bound in (low, high) if bound is not None)]
+    is_short = all(places_of(one) < FEW_PLACES for one in spelt)  # else there may be none of so few between two of them
+    sizes = [(MOST_DIGITS, FEW_PLACES if is_short and not large else MOST_DIGITS - 1)]
     if large and all(of == of.to_integral_value() for of in multiples):
         sizes.insert(0, (MOST_WHOLE, MOST_DIGITS - 1))
-    for most, places in sizes:  # fewer digits rather than multiples that are not held
-        found, inexact = _multiples(plain, multiples, limits, partial(number, whole=whole, most=most, places=places))
-        if not inexact:
-            break
-    return found, inexact
+    found = list[tuple[Dfa, bool]]()
+    for most, places in sizes:  # fewer digits rather than multiples that are not held; all where they are not either
+        found.append(_multiples(plain, multiples, limits, partial(number, whole=whole, most=most, places=places)))
+        if not found[-1][1]:
+            return found[-1]
+    return found[0]
 
 
 def _multiples(

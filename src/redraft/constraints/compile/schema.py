@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import combinations
 from typing import Any
@@ -28,6 +28,7 @@ from redraft.constraints.compile.limits import (
     TimeLimitError,
     compiling,
     part_compiled,
+    seconds_left,
     time_limit,
 )
 from redraft.constraints.compile.listed import few, satisfying
@@ -81,8 +82,9 @@ def compile_schema(
                 words = ('"uniqueItems"', '"number"', '"integer"')
                 if isinstance(error, TimeLimitError) or not (verbatim or any(map(json.dumps(schema).count, words))):
                     raise
-                try:
-                    resolver, dfa = _deepest(document, depth, partial(compiler, large=False))
+                try:  # in half of the time that is left: a guide needs some, too
+                    with time_limit(replace(limits, seconds=seconds_left(limits.seconds) / 2)):
+                        resolver, dfa = _deepest(document, depth, partial(compiler, large=False))
                 except TimeLimitError:
                     raise error from None  # which is so at any time
     except RecursionError:

@@ -122,9 +122,9 @@ def number(
         behind = [min(max(MOST_DIGITS - ahead, 0), places) for ahead in range(digits + 1)]
         for bound in bounds:
             at = max(bound.adjusted(), 0) + 1
-            behind[at] = max(behind[at], _places(bound))
-    places = max([places, *map(_places, bounds)])
-    if not whole and any(map(_places, bounds)):  # then two decimals of so many digits may be one double
+            behind[at] = max(behind[at], places_of(bound))
+    places = max([places, *map(places_of, bounds)])
+    if not whole and any(map(places_of, bounds)):  # then two decimals of so many digits may be one double
         if open_low and low is not None:
             low, open_low = _beyond(low, places, 1)
         if open_high and high is not None:
@@ -161,7 +161,7 @@ def _beyond(bound: Decimal, places: int, sign: int) -> tuple[Decimal, bool]:
 @remembered
 def multiple(of: Decimal) -> Dfa:
     """Decimals that `of` divides, by the remainder of what has been read."""
-    places = _places(of)
+    places = places_of(of)
     divisor = int(of.scaleb(places))
 
     def move(state: tuple[int, int], label: int) -> tuple[int, int] | None:
@@ -187,10 +187,11 @@ _POINT, _MINUS = 10, 11
 
 def digits_of(bound: Decimal) -> int:
     """Digits that a decimal has as it is written, ahead of the point and behind it."""
-    return max(bound.adjusted(), 0) + 1 + _places(bound)
+    return max(bound.adjusted(), 0) + 1 + places_of(bound)
 
 
-def _places(bound: Decimal) -> int:
+def places_of(bound: Decimal) -> int:
+    """Digits behind its point."""
     exponent = bound.normalize().as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
 

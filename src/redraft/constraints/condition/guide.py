@@ -35,6 +35,9 @@ OPENING = b"ntf[{"
 """What may begin something that goes on: a word, a list, an object."""
 MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
+POSITION_LOOKS, LEAST_LOOKS = 16, 1000
+"""Tokens and hints that a step looks at for each position of its canvas, and at least, some 25 microseconds each: all
+others wait for it. Ordinary schemas need up to some 200."""
 MOST_SAME = 4
 """Times in a row that one token is taken before hints are tried."""
 MOST_REPEATED = 48
@@ -64,6 +67,24 @@ MOST_ASKED = 256
 """Bytes of a text that llguidance has turned into tokens."""
 WHITE = r"[ ]|\n[ \t]*"
 """White space as people and models write it."""
+
+
+class Looks:
+    """How many tokens and hints may still be looked at. A number and not a time: an answer does not depend on how fast
+    a machine is."""
+
+    def __init__(self, left: float = math.inf) -> None:
+        self.left = left
+
+    def take(self) -> None:
+        """One more. Raises SpentError if there are none."""
+        if self.left < 1:
+            raise SpentError
+        self.left -= 1
+
+
+class SpentError(Exception):
+    """All looks are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,20 +149,25 @@ class Guide:
     @cached_property
     def turned(self) -> Mapping[bytes, int]:
         """The choices at which the first way leads ever deeper, as far as an answer's beginning tells."""
-        return self._way(self.begin, LEARNT, Counter(), MOST_TURNED)[1]
+        return self._way(self.begin, LEARNT, Counter(), MOST_TURNED, Looks())[1]
 
-    def completion(self, matcher: LLMatcher, most: int) -> list[int] | None:
-        """A short string of tokens that ends the answer, as it seems; None if none of at most `most` was found."""
-        found = self._way(matcher, most, Counter(self.turned), 2)[0]
-        return self._explored(matcher.deep_copy(), min(most, MOST_EXPLORED)) if found is None else found
+    def completion(self, matcher: LLMatcher, most: int, looks: Looks | None = None) -> list[int] | None:
+        """A short string of tokens that ends the answer, as it seems; None if none of at most `most` was found, or
+        not by so many `looks`."""
+        looks = looks or Looks()
+        try:
+            found = self._way(matcher, most, Counter(self.turned), 2, looks)[0]
+            return self._explored(matcher.deep_copy(), min(most, MOST_EXPLORED), looks) if found is None else found
+        except SpentError:
+            return None
 
     def _way(
-        self, matcher: LLMatcher, most: int, turned: Counter[bytes], tries: int
+        self, matcher: LLMatcher, most: int, turned: Counter[bytes], tries: int, looks: Looks
     ) -> tuple[list[int] | None, Counter[bytes]]:
         often = Counter[bytes]()
         for _ in range(tries):
             for quote_first in (False, True):
-                found = self._complete(matcher.deep_copy(), most, turned, often, quote_first=quote_first)
+                found = self._complete(matcher.deep_copy(), most, turned, often, looks, quote_first=quote_first)
                 if found is not None:
                     return found, turned
             choice, times = max(often.items(), key=lambda one: one[1], default=(b"", 0))
@@ -151,17 +177,18 @@ class Guide:
             often.clear()
         return None, Counter()
 
-    def _explored(self, matcher: LLMatcher, most: int) -> list[int] | None:
+    def _explored(self, matcher: LLMatcher, most: int, looks: Looks) -> list[int] | None:
         """A way to the end by what has been seen least: behind the next byte may come such bytes as have come least
         often, or a hint. So it leaves what repeats itself, as the digits ahead of a point."""
         found, seen, behind = list[int](), Counter[bytes](), dict[bytes, dict[int, bytes]]()
         order, last, same = b'"' + CLOSING, b"", 0
         while not matcher.is_accepting():
+            looks.take()
             may = self._may(matcher)
             if not may or len(found) >= most or matcher.is_stopped():
                 return None
             ends = [byte for byte in may if byte in (b'"' if len(may) > MOST_MARKS else b'",}]')]
-            if not ends and (hint := self._hint(matcher, most - len(found))):
+            if not ends and (hint := self._hint(matcher, most - len(found), looks)):
                 matcher.consume_tokens(hint)
                 found += hint
                 continue
@@ -179,9 +206,10 @@ class Guide:
             found.append(self.singles[byte])
         return found
 
-    def _hint(self, matcher: LLMatcher, most: int) -> list[int]:
+    def _hint(self, matcher: LLMatcher, most: int, looks: Looks) -> list[int]:
         """The first hint that may come here and ends a value; none if there is none."""
         for tokens in self.hinted:
+            looks.take()
             ahead = matcher.deep_copy()
             if len(tokens) > most or ahead.try_consume_tokens(tokens) < len(tokens):
                 continue
@@ -207,12 +235,20 @@ class Guide:
         return self._may(matcher) if matcher.consume_token(self.singles[byte]) else b""
 
     def _complete(
-        self, matcher: LLMatcher, most: int, turned: Mapping[bytes, int], often: Counter[bytes], *, quote_first: bool
+        self,
+        matcher: LLMatcher,
+        most: int,
+        turned: Mapping[bytes, int],
+        often: Counter[bytes],
+        looks: Looks,
+        *,
+        quote_first: bool,
     ) -> list[int] | None:
         """One way to the end. Where one of several bytes has to come, it is the first that leads on, or a later one as
         far as these are `turned`; `often` counts them."""
         found = list[int]()
         while not matcher.is_accepting():
+            looks.take()
             if len(found) >= most or matcher.is_stopped():
                 return None
             free = quote_first or all(matcher.validate_tokens([token]) for token in self._single(LETTERS))
@@ -229,7 +265,7 @@ class Guide:
             if token is None or (not free and token in self._single(OPENING)):
                 token = self._chosen(matcher, token, turned, often)
             same = self.hints and len(found) % MOST_SAME == 0 and found[-MOST_SAME:] == [token] * MOST_SAME
-            if same and (hint := self._hint(matcher, most - len(found))):  # a pattern waits for something else
+            if same and (hint := self._hint(matcher, most - len(found), looks)):  # a pattern waits for something else
                 matcher.consume_tokens(hint)
                 found += hint
                 continue

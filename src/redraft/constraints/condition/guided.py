@@ -22,7 +22,7 @@ import torch
 from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
-from redraft.constraints.condition.guide import Guide
+from redraft.constraints.condition.guide import LEAST_LOOKS, POSITION_LOOKS, Guide, Looks
 from redraft.constraints.condition.projection import Projection
 from redraft.errors import ConstraintError
 from redraft.shapes import Float, Int, Tensor
@@ -106,22 +106,22 @@ class GuidedProjection(Projection):
 
     def _planned(self, log_p: Float[Tensor, "canvas vocab"]) -> list[int]:
         """Tokens from the canvas's beginning to the answer's end: the model's own as far as they can be completed."""
-        width = min(len(log_p), self.left)
+        width, looks = min(len(log_p), self.left), Looks(max(LEAST_LOOKS, POSITION_LOOKS * len(log_p)))
         wished, step = self._read(log_p[:width]), 1
-        if (rest := self._rest(wished)) is not None:
+        if (rest := self._rest(wished, looks)) is not None:
             return wished + rest
         while len(wished) - step >= self.plan.fixed:  # ever further back, to where it can still be completed
             begun = wished[: len(wished) - step]
-            if (rest := self._rest(begun)) is not None:
+            if (rest := self._rest(begun, looks)) is not None:
                 return begun + rest
             step *= 2
         return self.plan.tokens
 
-    def _rest(self, begun: list[int]) -> list[int] | None:
+    def _rest(self, begun: list[int], looks: Looks) -> list[int] | None:
         matcher = self.matcher.deep_copy()
         if matcher.try_consume_tokens(begun) != len(begun):
             return None
-        return self.guide.completion(matcher, self.left - len(begun))
+        return self.guide.completion(matcher, self.left - len(begun), looks)
 
     def _read(self, log_p: Float[Tensor, "canvas vocab"]) -> list[int]:
         """The model's tokens, or the likeliest that may stand where one of them may not, up to the answer's end."""

@@ -34,6 +34,7 @@ from redraft.server.http.limits import (
     WAITS,
     ServerLimits,
     head_too_long,
+    no_http,
     too_many_pieces,
     trailers_too_long,
 )
@@ -168,7 +169,7 @@ class _Parser(h11.Connection):
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES)
         self._receive_buffer = _Lines()
-        self.refusal = ApiError(400, "what was sent is no request of HTTP/1.1", code="no_http")
+        self.refusal = no_http("it cannot be read")
 
     def next_event(self) -> Any:
         """The next one. Raises h11.RemoteProtocolError."""
@@ -176,6 +177,7 @@ class _Parser(h11.Connection):
         try:
             event = super().next_event()
         except h11.RemoteProtocolError as error:
+            self.refusal = no_http(str(error))
             if error.error_status_hint == 431:
                 self.refusal = head_too_long() if in_head else trailers_too_long()
             raise

@@ -185,6 +185,8 @@ def refusal_of(error: Exception) -> ApiError:
             return api_error(error)
         case ValidationError():
             return body_error(error.errors())
+        case RuntimeError() if "start new thread" in str(error):
+            return ApiError(503, "no more threads can be started here; try again soon", code="queue_full", retry_sec=1)
     return api_error(as_request_error(error)) if isinstance(error, INPUT_ERRORS) else FAILED
 
 

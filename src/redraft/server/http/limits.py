@@ -38,10 +38,17 @@ def head_too_long() -> ApiError:
     )
 
 
+def no_http(why: str) -> ApiError:
+    """What is no request gets."""
+    return ApiError(400, f"what was sent is no request of HTTP/1.1: {why:.200}", code="no_http")
+
+
 def trailers_too_long() -> ApiError:
     """What those of a chunked body get, likewise."""
     return ApiError(
-        431, f"the body's trailers have over {HEAD_BYTES} bytes or {HEAD_LINES} lines; send less", code="head_too_large"
+        431,
+        f"between or behind the body's chunks stand over {HEAD_BYTES} bytes or {HEAD_LINES} lines; send less",
+        code="head_too_large",
     )
 
 

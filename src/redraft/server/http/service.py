@@ -44,6 +44,17 @@ def stopping() -> ApiError:
     return ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
 
 
+class _Pool(ThreadPoolExecutor):
+    """Threads, begun as they are needed. Where the system begins no more, work waits for those there are."""
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
+
+
 class Service:
     """Engine, settings, figures and admission. All but `ready` and `progress` runs on the event loop."""
 
@@ -108,8 +119,8 @@ class Service:
             self._working -= Counter([whose])  # who has none left is forgotten
 
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads, which are begun as they are needed, and never end."""
-        return ThreadPoolExecutor(2 * self.settings.limits.in_flight, "request")
+        """Threads for as many requests as there may be."""
+        return _Pool(2 * self.settings.limits.in_flight, "request")
 
     def _begin(self, context: Context, work: Callable[[], T], under_way: int) -> Future[T]:
         """Begin one more of so many works on a thread. Behind a burst those of one pool end, some 90 KB each, and
