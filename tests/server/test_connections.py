@@ -252,7 +252,7 @@ def test_who_sends_what_is_too_long_learns_of_what(quick: Process) -> None:
     trailers = b"0\r\n" + b"a: b\r\n" * (HEAD_LINES + 1) + b"\r\n"
     for sent, code in (
         (head + b"1\r\n \r\n" * 2000, "body_in_pieces"),
-        (head + trailers, "head_too_large"),
+        (head + trailers, "trailers_too_large"),
         (b"?\r\n\r\n", "no_http"),
     ):
         with opened(quick, sent) as link:

@@ -44,12 +44,9 @@ def no_http(why: str) -> ApiError:
 
 
 def trailers_too_long() -> ApiError:
-    """What those of a chunked body get, likewise."""
-    return ApiError(
-        431,
-        f"between or behind the body's chunks stand over {HEAD_BYTES} bytes or {HEAD_LINES} lines; send less",
-        code="head_too_large",
-    )
+    """What those of a chunked body get, and what stands between its chunks."""
+    said = f"between or behind the body's chunks stand over {HEAD_BYTES} bytes or {HEAD_LINES} lines; send less"
+    return ApiError(400, said, code="trailers_too_large")
 
 
 def too_many_pieces(most: int, size: int) -> ApiError:
