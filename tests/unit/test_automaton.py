@@ -120,10 +120,10 @@ def test_every_state_that_is_kept_leads_to_an_end_at_the_distance_given(tree: ob
 
 @given(tree=trees)
 def test_a_language_without_long_texts_is_within_its_longest(tree: object) -> None:
-    """A loop leads from each text to a longer one: no text of a tree without loops has over 60 letters here."""
+    """By a walk, a level for each byte: one that goes on behind as many levels as there are states is in a loop."""
     dfa, longest = dfa_of(tree), None
     alive, size = {0} if len(dfa) else set[int](), 0
-    while alive and size <= len(dfa):  # a longer way passes a state twice
+    while alive and size <= len(dfa):
         longest = size if any(dfa.accepts[state] for state in alive) else longest
         alive, size = {int(to) for state in alive for to in dfa.table[state] if to >= 0}, size + 1
     for most in range(12):

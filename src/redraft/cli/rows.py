@@ -371,8 +371,9 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
         if target.exists() and not (target.is_file() and not os.path.samestat(target.stat(), os.fstat(rows.fileno()))):
             raise RequestError(f"{target} is not a regular file beside the rows, which resuming needs; name one")
         try:
-            real = target if target.exists() else Path(os.path.realpath(target))  # it may be a link to nothing yet
-            out = real.open("r+b" if target.exists() else "x+b")  # another may just have begun it
+            is_there = target.exists()
+            real = target if is_there else Path(os.path.realpath(target))  # it may be a link to nothing yet
+            out = real.open("r+b" if is_there else "x+b")  # another may just have begun it
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         try:

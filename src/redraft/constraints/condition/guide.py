@@ -198,7 +198,7 @@ class Guide:
             if same > MOST_REPEATED:
                 return None
             if len(may) > 1 and may not in behind:
-                behind[may] = {byte: self._may_behind(matcher, byte) for byte in may}
+                behind[may] = {byte: self._may_behind(matcher, byte, looks) for byte in may}
             ways = behind.get(may, {may[0]: b""})
             byte = min(ends or may, key=lambda one: (seen[ways[one]], order.find(one) % len(order), one))
             if not matcher.consume_token(self.singles[byte]):
@@ -229,8 +229,9 @@ class Guide:
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         return bytes(byte for byte, token in self.visible.items() if bits[token >> 3] >> (token & 7) & 1)
 
-    def _may_behind(self, matcher: LLMatcher, byte: int) -> bytes:
+    def _may_behind(self, matcher: LLMatcher, byte: int, looks: Looks) -> bytes:
         """Those that may come behind one of them; none behind one that is no way to any."""
+        looks.take()
         matcher = matcher.deep_copy()
         return self._may(matcher) if matcher.consume_token(self.singles[byte]) else b""
 

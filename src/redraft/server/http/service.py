@@ -32,7 +32,7 @@ T = TypeVar("T")
 Given = TypeVarTuple("Given")
 LEAST_BUSY_SEC, MOST_BUSY_SEC, MOST_REST_SEC, RECENT_SEC = 0.02, 0.5, 2.0, 10.0
 KEPT_THREADS, POOL_SEC = 64, 10.0
-"""Threads that stay, and seconds behind which a pool that has had more may be replaced."""
+"""A pool of so many threads stays; one that has had more may be replaced after so many seconds."""
 LARGE_BODY = 2**18
 """Bytes of a body behind which its caller's next one waits until it is read: many at once, sent by a caller from whom
 nothing was known yet, kept others waiting for seconds."""
