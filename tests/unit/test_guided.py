@@ -7,8 +7,10 @@ import json
 import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.constraints.validation import verdicts
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
+from redraft.engine.settings import MOST_CANVASES, extra_rows
 from redraft.errors import ConstraintError, RequestError, UnsatisfiedError
 from redraft.operations.engine import Engine
 from redraft.options import SeedCanvas
@@ -303,6 +306,18 @@ def test_forbidden_tokens_never_occur() -> None:
         tokens, _ = written(language, 40, 16, seed, 3.0)
         assert language.holds(tokens)
         assert not forbidden & {*tokens}
+
+
+def test_of_wide_guided_canvases_a_card_takes_four_in_a_forward(engine: Engine) -> None:
+    """Its forwards take milliseconds, and what each of these looks at takes its host up to a tenth of a second."""
+    rows, oracle = MOST_CANVASES * 256, build_request([2], Options(max_tokens=256), engine.config)
+    held = replace(oracle, width=256, language=guided(INTERFACE), work=256 * guided(INTERFACE).work)
+    card = SimpleNamespace(config=engine.config.model, device=torch.device("cuda"))
+    large = SimpleNamespace(config=replace(engine.config.model, moe_intermediate_size=2**20), device=card.device)
+    for model in card, large:
+        assert extra_rows(held, cast(Any, model), rows) >= rows // 4
+    assert extra_rows(held, cast(Any, large), rows) == rows // 4
+    assert extra_rows(oracle, cast(Any, large), rows) == 0
 
 
 def test_the_first_matcher_is_made_before_the_engine_has_it() -> None:

@@ -114,7 +114,7 @@ class Loop:
             behind=None if behind is None else behind.sequence,
         )
         sequence.caller = sequence if scope is None else scope.caller
-        sequence.extra = extra_rows(request.work, self.runner.model.config)
+        sequence.extra = extra_rows(request, self.runner.model, self.scheduler.max_rows)
         handle = Handle(self, sequence, scope=scope, text=self.text, drafts=drafts, inbox=inbox, key=key)
         sequence.deliver = handle.deliver
         self.admission.check(sequence)

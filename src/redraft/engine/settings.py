@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from redraft.config import ModelConfig
+
+if TYPE_CHECKING:
+    from redraft.engine.request import ResolvedRequest
+    from redraft.model.gemma import DiffusionGemma
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,21 @@ def default_rows(config: ModelConfig, device: str) -> int:
     return min(MOST_CANVASES, max(2, wanted)) * rows
 
 
-def extra_rows(work: int, config: ModelConfig) -> int:
-    """Rows of a forward that take a processor as long as so much work of a constraint (`Language.work` times
-    positions), about: an edge takes as long as a product with 1,000 parameters."""
+CARD_WORK = 2**22
+"""What is looked at on a card's host for schemas held from left to right in one forward (`Language.work` times
+positions): four canvases of 256, some 0.4 s at the worst, for which all others wait."""
+
+
+def extra_rows(request: ResolvedRequest, model: DiffusionGemma, max_rows: int) -> int:
+    """Rows of a forward that take as long as a step of the request's constraint, about: an edge takes a processor as
+    long as a product with 1,000 parameters. A card walks the edges of automata itself, but a guide's looks are
+    its host's, beside which its forwards take no time: they count by what a host may do."""
+    config = model.config
     hidden, inner = config.hidden_size, config.intermediate_size + config.top_k_experts * config.moe_intermediate_size
-    return work * 1000 // (len(config.layers) * hidden * (4 * hidden + 3 * inner))
+    rows = request.work * 1000 // (len(config.layers) * hidden * (4 * hidden + 3 * inner))
+    if model.device.type == "cpu" or request.language is None or request.language.held != "guided":
+        return rows
+    return max(rows, request.work * max_rows // CARD_WORK)
 
 
 CALLERS_ROWS = 32
