@@ -312,4 +312,6 @@ def _unreadable(path: Sequence[str | int], said: str) -> ConstraintError:
     where = "/".join(map(str, path))
     if [*path[-1:]] == ["type"] and "'anyOf'" in said:
         said = f"{said.split(' is not ')[0]} is no type; types: array, boolean, integer, null, number, object, string"
+    if said != (pattern := said.removesuffix(' is not a "regex"')):
+        said = f"{pattern[:120]} is no pattern, or too large a one for the validator"
     return ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {said[:200]}")

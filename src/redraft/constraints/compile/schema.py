@@ -91,7 +91,8 @@ def compile_schema(
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     whole = dfa.reached(np.ones(len(dfa), np.bool_))
     if whole.is_empty:
-        raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
+        rare = ', or a "format" whose rarer forms are not written' * ('"format"' in json.dumps(schema))
+        raise ConstraintError(f"no JSON value satisfies the schema; look for keywords that contradict each other{rare}")
     check_readable(schema)  # also what the language has no need of must be readable by the validator
     return Compiled(whole, document.checked or resolver.inexact, tuple(document.ignored))
 
