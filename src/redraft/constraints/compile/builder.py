@@ -41,7 +41,7 @@ class Builder:
     count: int = 0
     most_members: int | None = None
 
-    def literal(self, text: bytes) -> Part:
+    def literal(self, text: bytes) -> tuple[int, int]:
         """Exactly these bytes."""
         first = self._room(len(text) + 1)
         self.literals.append((first, text))

@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from redraft.constraints.compile.automaton import NOWHERE, Compiled, Dfa, explore, intersect
-from redraft.constraints.compile.builder import Builder, any_of
+from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.compile.regex import whole_match
@@ -83,7 +83,7 @@ class Template:
 
         def compile_it(limits: CompileLimits) -> Compiled:
             build = Builder(limits)
-            parts = [build.literal(self.literals[0].encode())]
+            parts: list[Part] = [build.literal(self.literals[0].encode())]
             before: Hole | None = None  # the holes so far that no text stands behind
             for hole, literal in zip(self.holes, self.literals[1:], strict=True):
                 dfa = hole.dfa if before is None else _joined(before, hole, limits)
