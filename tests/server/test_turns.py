@@ -239,9 +239,16 @@ def test_where_no_more_threads_begin_work_waits_for_those_there_are(monkeypatch:
         return await asyncio.gather(*(service.on_thread(patient(), partial(time.sleep, 0.01)) for _ in range(9)))
 
     assert asyncio.run(work(service)) == [None] * 9
+    begun, other = len(service._threads._threads), Service(Settings())
+    assert begun == 2
     with pytest.raises(RuntimeError) as raised:
-        asyncio.run(work(Service(Settings())))
+        asyncio.run(work(other))
     assert refusal_of(raised.value).status == 503
+    assert other._threads._work_queue.empty(), "it is not done behind its caller's back"
+    room[0] = 100  # and the shortage is over
+    for left in service, other:
+        assert asyncio.run(work(left)) == [None] * 9
+        assert len(left._threads._threads) > begun
 
 
 def test_threads_of_a_burst_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.helpers import BYTES, beside, holding
 
-from redraft.constraints.compile import limits
+from redraft.constraints.compile import limits, schema
 from redraft.constraints.compile.grammar import compile_grammar
 from redraft.constraints.compile.limits import CompileLimits
 from redraft.constraints.language import Source, ready
@@ -328,6 +328,28 @@ def test_the_parts_of_a_schema_have_a_bound_together(monkeypatch: pytest.MonkeyP
     assert ready(source, BYTES).held == "guided"
     with pytest.raises(match="parts of the schema over 5000 moves"):
         source.compile(CompileLimits())
+
+
+def test_a_slow_moment_does_not_decide_for_good_how_a_schema_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of fewer digits are tried in half of the time that is left, which may be too little just then."""
+    numbers = {"type": "array", "items": {"type": "number", "minimum": -123.456, "maximum": 9876.54}, "minItems": 900}
+    source, plain, late, asked = schema_source({**numbers, "maxItems": 900}), limits._time, [0.0], list[object]()
+
+    def deepest(document: Any, depth: int, compiler: Any) -> Any:
+        asked.append(document)
+        if len(asked) == 2:
+            late[0] = 6.0
+            limits.check_time()
+        return found(document, depth, compiler)
+
+    found = schema._deepest
+    monkeypatch.setattr(schema, "_deepest", deepest)
+    monkeypatch.setattr(limits, "_time", lambda: plain() + late[0])
+    for held in "guided", "exact":
+        assert ready(source, BYTES, kept_in=tmp_path, limits=CompileLimits(seconds=10.0)).held == held
+    assert len(asked) == 4
 
 
 def test_a_list_of_a_billion_is_held_from_left_to_right() -> None:

@@ -197,6 +197,20 @@ def test_one_step_looks_at_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     assert language.holds(found.plan)
 
 
+@pytest.mark.parametrize("width", [64, 256])
+def test_a_model_that_is_right_is_left_alone_where_much_is_owed(width: int) -> None:
+    """Its canvas was overwritten by empty texts: completing all that a list still asked for took more looks than a
+    step had."""
+    names = ["name", "city", "street", "zip", "mail", "phone", "role", "note"]
+    item = {"type": "object", "properties": {key: {"type": "string"} for key in names}, "required": names,
+            "additionalProperties": False}  # fmt: skip
+    language = guided({"type": "array", "items": item, "minItems": 60})
+    text = json.dumps([{name: f"{name[:2]}{i}" for name in names} for i in range(60)])
+    own = torch.tensor([2 + byte for byte in text.encode()[:width]])
+    log_p = torch.log_softmax(torch.zeros(width, len(PIECES)).scatter(1, own[:, None], 20.0), -1)
+    assert (language.start(len(text) + 200)(log_p).draft == own).all()
+
+
 def test_a_model_that_is_right_is_left_alone() -> None:
     """One step, and not a token is forced."""
     language = guided(INTERFACE)

@@ -85,8 +85,8 @@ def compile_schema(
                 try:  # in half of the time that is left: a guide needs some, too
                     with time_limit(replace(limits, seconds=seconds_left(limits.seconds) / 2)):
                         resolver, dfa = _deepest(document, depth, partial(compiler, large=False))
-                except TimeLimitError:
-                    raise error from None  # which is so at any time
+                except TimeLimitError:  # at another time it may be in reach
+                    raise TimeLimitError(str(error)) from None
     except RecursionError:
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     whole = dfa.reached(np.ones(len(dfa), np.bool_))

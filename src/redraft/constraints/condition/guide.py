@@ -35,9 +35,10 @@ OPENING = b"ntf[{"
 """What may begin something that goes on: a word, a list, an object."""
 MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
-POSITION_LOOKS, LEAST_LOOKS = 16, 1000
-"""Tokens and hints that a step looks at for each position of its canvas, and at least, some 25 microseconds each: all
-others wait for it. Ordinary schemas need up to some 200."""
+POSITION_LOOKS, LEAST_LOOKS, OWED_LOOKS = 16, 1000, 2**13
+"""Tokens and hints that a step looks at for each position of its canvas, at least, and at most where as many tokens are
+owed twice over behind the canvas: some 25 microseconds each, or 100 of a schema that means it ill, and all others wait.
+Ordinary schemas need up to some 200; a list owes what its `minItems` asks for."""
 MOST_SAME = 4
 """Times in a row that one token is taken before hints are tried."""
 MOST_REPEATED = 48

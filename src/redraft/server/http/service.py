@@ -47,12 +47,18 @@ def stopping() -> ApiError:
 class _Pool(ThreadPoolExecutor):
     """Threads, begun as they are needed. Where the system begins no more, work waits for those there are."""
 
+    _waiting = 0  # works for which no thread was begun: each is counted as an idle one when it is done
+
     def _adjust_thread_count(self) -> None:
+        while self._waiting and self._idle_semaphore.acquire(timeout=0):
+            self._waiting -= 1
         try:
             super()._adjust_thread_count()
         except RuntimeError:
             if not self._threads:
+                self._work_queue.get_nowait()  # nobody would do it, or after its caller was refused
                 raise
+            self._waiting += 1
 
 
 class Service:
@@ -69,7 +75,7 @@ class Service:
         self._engine: Engine | None = None
         self._threads = self._pool()
         self._most_threads, self._pooled = 0, time.monotonic()
-        self._beginner = ThreadPoolExecutor(1, "beginner")
+        self._beginner = _Pool(1, "beginner")
         self._working = Counter[object]()  # requests on threads, of each caller
         self._rests = dict[object, float]()  # until when callers rest who kept the interpreter busy
         self._resting = 0  # requests that wait for that
