@@ -223,7 +223,8 @@ def with_stated_choices(schema: Any, text: str) -> Any:
             and not part.keys() & LOOKS
         ):
             values: list[str | None] = [*named_values(name, text)]
-            return part | {"enum": values + [None] * ("null" in part["type"])} if values else part
+            is_said = name.lower() in ("email", "url")  # another, as `work_email`, may be asked for and not be there
+            return part | {"enum": values + [None] * ("null" in part["type"] and not is_said)} if values else part
         return part
 
     # A reference into a field would take what this field alone is held to.
