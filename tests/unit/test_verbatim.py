@@ -523,6 +523,12 @@ def test_numbers_are_those_of_a_text_that_has_one_easily_misread(text: str, has:
         ("on 12 March 2024 at 7pm", ["3", "12", "2024", "19"], []),
         ("2024-05-01 12:03:44 user 8841", ["8841", "2024", "120344", "20240501"], ["88410"]),
         ("12 500 and 00042000", ["12500", "42000"], ["125000"]),
+        ("Forty minutes should be enough.", ["40", "4", "0", "12"], ["18", "20", "44", "400"]),
+        ("Twenty-six candles, ninety of them out", ["26", "90", "5"], ["66", "6", "20", "96", "100"]),
+        ("Send 3 pears and twenty-six apples", ["26", "66", "999"], ["1000"]),
+        ("the twenty-first of May", ["21", "20"], ["2100"]),
+        ("forty below zero", ["-40", "40", "400"], ["4000"]),
+        ("forty, ou quarenta até às 8", ["40", "60"], ["4000"]),
         ("10k users, 2.5 million views", ["10000", "2500000"], ["11000"]),
         *(
             (text, ["5551234", "1984", "2000000"], [])

@@ -69,6 +69,8 @@ _UNREAD_THOUSANDS = re.compile(
 their century, digits with letters, and words for thousands."""
 _BELOW = re.compile(r"[-−–(] ?\d|\d-|minus|negativ|below|unter|moins|menos|bajo|sotto|onder", re.IGNORECASE)
 """What a text has that may state a number below zero."""
+_TENS = re.compile(r"(?<= )(\w+ty) (?:one|two|three|four|five|six|seven|eight|nine)(?= )")
+ORDINALS = "first|second|third|fourth|fifth|sixth|seventh|eighth|ninth"
 _CLOCK_OR_DATE = re.compile(r"\d{1,2}(?::\d\d)+|\d{4}-\d\d-\d\d", re.ASCII)
 MOST_NUMBERS, MOST_DIGITS = 200, 20
 """Numbers of a text that an answer's are held to, and their digits: more than sentences have."""
@@ -145,11 +147,14 @@ def numbers_of(text: str) -> list[str]:
 def integers_of(text: str) -> str | None:
     """A pattern of the integers that a text may state: those up to 999, which are said in many ways, or counted, and
     the larger ones that it has, by every reading. None where it may state more: in words that nothing here reads, or
-    by digits that belong together."""
+    by digits that belong together. Of a text without digits that says "forty" those up to 12, and 40."""
     rest = _SPACED.sub(" ", _SCALED.sub(" ", _DOTTED.sub(" ", without_moments(text))))
-    several = [word in number_words() for word in words_of(text).split()]
+    words = _TENS.sub(r"\1", words_of(text))  # twenty-six is one number, and nineteen eighty-four a year
+    several = [word in number_words() for word in words.split()]
     in_words = any(one and other for one, other in pairwise(several))
     unread = in_words or _UNREAD_THOUSANDS.search(rest) or _UNREAD_NUMBER.search(rest)
+    if not unread and text.isascii() and not re.search(r"\d", text) and (spelled_out := _spelled_tens(words_of(text))):
+        return "|".join(map(str, spelled_out))
     if unread or len(_NUMBER.findall(text)) > MOST_NUMBERS or not re.sub("[^\\d]", "", text).isascii():
         return None
     marked = (*_NUMBER.findall(text), *_SPACED.findall(text), *_CLOCK_OR_DATE.findall(text))
@@ -159,6 +164,18 @@ def integers_of(text: str) -> str | None:
     found |= {abs(int(one)) + more for one in read for more in (0, 1) if not more or one != int(one)}
     large = "|".join(str(one) for one in sorted(found) if one > LARGEST_SPELLED)
     return "-?[0-9]{1,3}" + (f"|{'-?' * bool(_BELOW.search(text))}(?:{large})" if large else "")
+
+
+def _spelled_tens(words: str) -> list[int]:
+    """The integers that English words state where one of them is above 19. Up to a dozen any that is no part of
+    another, as six is of "twenty-six", for they are counted, too. None if some may be of a date or below zero."""
+    if re.search(rf"ty (?:{ORDINALS}) | minus | below | negative ", words):
+        return []
+    rest = _TENS.sub("", words)
+    compound = {number for number in range(21, 100) if number % 10 and is_spelled(number, words)}
+    alone = {number for number in range(100) if is_spelled(number, rest)}
+    parts = {number % 10 for number in compound} - alone
+    return sorted(compound | alone | {*range(13)} - parts) if max(compound | alone, default=0) > 19 else []
 
 
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
