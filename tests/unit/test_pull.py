@@ -286,6 +286,25 @@ def test_a_commit_of_the_hub_that_is_none_is_refused(hub: Hub, commit: str) -> N
         informed({"sha": commit})
 
 
+@pytest.mark.parametrize("lie", [{"oid": "../../x"}, {"lfs": {"oid": "/home/x/.bashrc", "size": 1}}, {"oid": None}])
+def test_a_file_that_the_hub_lists_under_a_path_is_refused(hub: Hub, lie: dict[str, object]) -> None:
+    """The client names what it keeps by it: a hub could have files of its own content written anywhere."""
+    honest = {"type": "file", "path": "a", "size": 1, "oid": "a" * 40, "lfs": {"oid": "b" * 64, "size": 1}}
+    with module._patience(), pytest.raises(WeightsError, match=r"the hub's oid is .*, which is no digest"):
+        informed([honest, honest | lie])
+    with module._patience():
+        informed([honest, {"type": "directory", "oid": "c" * 40, "path": "b"}])
+
+
+def test_what_a_hub_listed_earlier_is_asked_again(hub: Hub) -> None:
+    """One lie that was kept had a later pull from an honest hub write outside of the cache, too."""
+    kept = hub.folder.parents[1] / "trees" / "abc.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")
+    pull("owner/model")
+    assert not kept.exists()
+
+
 def test_the_commits_of_hubs_are_taken(hub: Hub) -> None:
     with module._patience():
         answered("x-repo-commit", "a1" * 20)

@@ -25,8 +25,9 @@ LAST = "config.json"
 """Loading begins with it. It comes when all others are there, so a folder that has it is whole."""
 PATIENCE_SEC = 30.0
 """Without a word of the hub."""
-_TAG, _COMMIT = re.compile(r'(?:W/)?"?[\w-]+"?'), re.compile("[0-9a-f]{40}")
-_NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT}
+_TAG, _COMMIT, _OBJECT = re.compile(r'(?:W/)?"?[\w-]+"?'), re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{40,64}")
+_NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT, "sha": _COMMIT, "oid": _OBJECT}
+"""What the client names files by, in headers and in what the hub lists."""
 _PARTS = ("connect", "read", "write", "pool")
 OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
 
@@ -59,6 +60,7 @@ def pull(name: str, *, progress: bool = True) -> Path:
     with ExitStack() as within:
         for each in (_bars(progress), _patience(), _one_line(name)):
             within.enter_context(each)
+        shutil.rmtree(_folder(name) / "trees", ignore_errors=True)  # what a hub listed earlier is checked, too
         plan, wrong = _plan(name), list[str]()
         within.enter_context(_cleared(name))
         if not any(file.is_missing for file in plan) and _remove_wrong(plan, read=True):  # a disk has lost some since
@@ -142,13 +144,18 @@ def _cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
+def _folder(name: str) -> Path:
+    """Where the client keeps what it has of a repository."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return _cache() / repo_folder_name(repo_id=name, repo_type="model")
+
+
 @contextmanager
 def _cleared(name: str) -> Iterator[None]:
     """Without the halves of files that killed pulls left: the client goes on with none. Where another pulls the same
     now, they are its own."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
+    folder = _folder(name)
     folder.mkdir(parents=True, exist_ok=True)
     ours = is_free(folder) and not (folder / "blobs").is_symlink()  # which may lead to a folder of others
     for half in folder.glob("blobs/*.incomplete") if ours else ():
@@ -172,16 +179,18 @@ def _patience() -> Iterator[None]:
         request.extensions.setdefault("asked", request.url.path)  # which stays where the hub sends the client elsewhere
 
     def named(response: Any) -> None:
-        said = response.headers if response.request.method == "HEAD" else {}
+        said = [response.headers] if response.request.method == "HEAD" else []
         if "/api/models/" in response.request.extensions.get("asked", ""):
             response.read()
             with suppress(ValueError):  # the client says of what else it cannot read
-                said = found if isinstance(found := response.json(), dict) else said
-        for name, form in {**_NAMING, "sha": _COMMIT}.items():
-            if name in said and not form.fullmatch(str(said[name])):
-                raise WeightsError(
-                    f"the hub's {name} is {str(said[name])[:100]!r}, which is no digest; take another hub"
-                )
+                found = response.json()
+                said = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+        for one in (*said, *(large for one in said if isinstance(large := one.get("lfs"), dict))):
+            for name, form in _NAMING.items():
+                if name in one and not form.fullmatch(str(one[name])):
+                    raise WeightsError(
+                        f"the hub's {name} is {str(one[name])[:100]!r}, which is no digest; take another hub"
+                    )
 
     session = get_session()
     before = session.event_hooks
