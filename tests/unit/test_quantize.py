@@ -40,12 +40,11 @@ from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.packed import NVFP4, TABLE8, pack, unpack
 from redraft.weights.fill import pack_model
-from redraft.weights.fingerprint import fingerprint, stamps
 from redraft.weights.layouts import matrices, read_layout
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
-from redraft.weights.quantize import _SHARD_BYTES, quantization_json, quantize_checkpoint
+from redraft.weights.quantize import _SHARD_BYTES, quantization_json, quantize_checkpoint, source_state
 from redraft.weights.source import Stored, WeightSource
 
 WRITTEN = [name for name, plan in PLANS.items() if plan.table is None]
@@ -196,7 +195,7 @@ def test_progress_that_cannot_be_is_none(progress: bytes, plain: Path, tmp_path:
     stage.mkdir()
     (stage / "model.safetensors").write_bytes(b"half")
     (stage / "config.json").write_bytes(b"half")
-    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": [[fingerprint(plain), stamps(plain)]]}
+    making = {"plan": "int4", "shards": _SHARD_BYTES, "source": source_state([plain])}
     (stage / "progress.json").write_bytes(progress.replace(b"MAKING", json.dumps(making).encode()))
     quantize_checkpoint(plain, tmp_path / "again", PLANS["int4"])
     for path in whole.iterdir():

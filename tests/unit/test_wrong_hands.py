@@ -74,6 +74,42 @@ def test_a_quantization_does_not_go_on_with_other_weights(tmp_path: Path) -> Non
         assert (tmp_path / "mixed" / file.name).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "redraft.json", "config.json"])
+def test_a_checkpoint_that_changes_while_it_is_quantized_is_refused(tmp_path: Path, name: str) -> None:
+    """Half of the tensors were the one's and half the other's, and nothing said so: a tuning run replaces its
+    checkpoint as it goes."""
+    folder = nano_copy(tmp_path / "m")
+    (other := tmp_path / "new").write_bytes((folder / name).read_bytes() + b" " * (not name.endswith("safetensors")))
+    changed = [lambda: os.replace(other, folder / name)]
+
+    def progress(done: int, whole: int) -> None:
+        if done > whole / 2 and changed:
+            changed.pop()()
+
+    with pytest.raises(WeightsError, match="was changed meanwhile; run the same command again"):
+        quantize_checkpoint(folder, tmp_path / "out", PLANS["int8"], progress=progress)
+    assert not (tmp_path / "out").exists()
+    quantize_checkpoint(folder, tmp_path / "out", PLANS["int8"])
+    quantize_checkpoint(folder, tmp_path / "whole", PLANS["int8"])
+    found, whole = ((tmp_path / one / "model.safetensors").read_bytes() for one in ("out", "whole"))
+    assert found == whole
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "redraft.json"])
+def test_a_run_does_not_go_on_with_another_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = nano_copy(tmp_path / "m")
+    rows = [json.dumps({"prompt": "a", "max_tokens": 2}) + "\n" for _ in range(3)]
+    (tmp_path / "in.jsonl").write_text("".join(rows[:2]))
+    command = ["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--seed", "1", "--model", str(folder)]
+    assert main(command) == 0
+    (folder / name).write_text((folder / name).read_text() + " ")
+    (tmp_path / "in.jsonl").write_text("".join(rows))
+    assert main(command) == 2
+    assert "was begun with tokenizer" in capsys.readouterr().err
+
+
 def test_a_run_does_not_go_on_with_other_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = nano_copy(tmp_path / "m")
     rows = [json.dumps({"prompt": "a", "max_tokens": 2}) + "\n" for _ in range(3)]
@@ -87,7 +123,7 @@ def test_a_run_does_not_go_on_with_other_weights(tmp_path: Path, capsys: pytest.
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     for line in lines:  # as older versions wrote it
-        del line["settings"]["weights"]
+        del line["settings"]["weights"], line["settings"]["tokenizer"]
     (tmp_path / "out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(command) == 0
 

@@ -355,7 +355,7 @@ def _line(answer: RowAnswer, number: int, settings: Settings | None) -> bytes:
 
 def _differing(before: Settings, now: Settings) -> str:
     """The settings that differ, in words; outputs of older versions do not say of which weights they are."""
-    before = {**{name: value for name, value in now.items() if name == "weights"}, **before}
+    before = {**{name: value for name, value in now.items() if name in ("weights", "tokenizer")}, **before}
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     return "; ".join(f"{one} {before.get(one, 'not given')!r}, now {now.get(one, 'not given')!r}" for one in names)
 

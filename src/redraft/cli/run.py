@@ -203,14 +203,15 @@ def served(arguments: argparse.Namespace) -> Settings:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:
     """What decides the answers, flags and the model's weights; an output is resumed with these alone."""
-    from redraft.weights.fingerprint import known_fingerprint
+    from redraft.weights.fingerprint import known_fingerprint, texts_digest
     from redraft.weights.source import locate
 
     given = {name: getattr(arguments, name, None) for name in DECIDING}
     said = {name: value if isinstance(value, int) else str(value) for name, value in given.items() if value is not None}
     with suppress(RedraftError, OSError):  # which loading it will raise, or it lies elsewhere
         if arguments.backend is None:
-            said["weights"] = known_fingerprint(locate(str(arguments.model)))[:16]
+            folder = locate(str(arguments.model))
+            said |= {"weights": known_fingerprint(folder)[:16], "tokenizer": texts_digest(folder)[:16]}
     return said
 
 

@@ -6,6 +6,9 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+from redraft.config import OWN_FILE
+from redraft.weights.source import TEXT_FILES
+
 _WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14  # bytes of a file hashed whole; else how many samples, of how many bytes
 _SETTINGS = ("config.json", "generation_config.json")
 Stamps = tuple[tuple[str, int, int], ...]
@@ -30,6 +33,15 @@ def fingerprint(folder: Path) -> str:
 def known_fingerprint(folder: Path) -> str:
     """The same, worked out once for as long as the files stay as they are."""
     return _fingerprint(folder, stamps(folder))
+
+
+def texts_digest(folder: Path) -> str:
+    """A digest of what a checkpoint has beside these: tokenizer, templates and our own settings."""
+    digest = hashlib.sha256()
+    for path in (folder / name for name in (OWN_FILE, *TEXT_FILES)):
+        digest.update(path.read_bytes() if path.is_file() else b"")
+        digest.update(f" {path.name} ".encode())
+    return digest.hexdigest()
 
 
 def stamps(folder: Path, *, weights_alone: bool = False) -> Stamps:

@@ -28,7 +28,7 @@ from redraft.files import alone, copy_files, final_name, remove_halves, write_js
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
-from redraft.weights.fingerprint import fingerprint, stamps
+from redraft.weights.fingerprint import fingerprint, stamps, texts_digest
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import check_headers, read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, shown, slots
@@ -109,13 +109,13 @@ def quantize_checkpoint(
     written so far and all bytes. `source` has its tensors, if not the files of the folder.
 
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
-    that exists or cannot be made; RunError if writing fails.
+    that exists or cannot be made, and if the checkpoint changes meanwhile; RunError if writing fails.
     """
     if plan.table is not None:
         raise WeightsError(f"plan {plan.name} packs the embedding table, which files have plain; use --plan on loading")
     if os.path.lexists(target):
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
-    config = read_config(folder)
+    began, config = stamps(folder), read_config(folder)
     if source is None and not has_weights(folder) and any(folder.glob("*.gguf")):
         raise WeightsError(f"{folder} holds GGUF, whose blocks are quantized already; give the folder of safetensors")
     source = source or WeightSource(folder)
@@ -128,8 +128,7 @@ def quantize_checkpoint(
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
     folders = sorted({one.resolve() for one in (folder, *(stored.file.parent for stored in source.tensors.values()))})
-    files = [[fingerprint(one), stamps(one)] for one in folders]
-    making = {"plan": plan.name, "shards": max_shard_bytes, "source": files}
+    making = {"plan": plan.name, "shards": max_shard_bytes, "source": source_state(folders)}
     try:
         if stage.is_symlink():
             raise WeightsError(f"{stage} is a link, and what it leads to is not ours; remove it")
@@ -138,6 +137,8 @@ def quantize_checkpoint(
             done = _resume(stage, making, shards)
             errors = _write_all(stage, source, shards, done, progress)
             _write_rest(stage, folder, plan, packed, errors, shards)
+            if stamps(folder) != began or source_state(folders) != making["source"]:  # parts of it would be another's
+                raise WeightsError(f"{folder} was changed meanwhile; run the same command again")
             remove_halves(stage, _KNOWN)
             os.replace(stage, target)
             (target / _PROGRESS).unlink()  # behind that, so that a kill between both loses nothing
@@ -150,6 +151,11 @@ def quantize_checkpoint(
     before = sum(path.stat().st_size for path in {stored.file for stored in source.tensors.values()})
     after = sum((target / name).stat().st_size for name in shards)
     return Report(plan.name, target, before, after, errors.relative())
+
+
+def source_state(folders: Sequence[Path]) -> list[list[Any]]:
+    """What tells whether these folders still have what they had."""
+    return [[fingerprint(one), texts_digest(one), stamps(one)] for one in folders]
 
 
 def quantization_json(packed: Formats) -> dict[str, Any]:
