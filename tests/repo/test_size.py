@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 54_990, TESTS: 41_100}
+WHOLE_WALLS = {SOURCE: 55_070, TESTS: 41_250}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -17,8 +17,8 @@ PART_WALLS = {
     "core": 11_140,
     "images": 860,
     "model/gpu": 2_030,
-    "weights": 3_650,
-    "constraints": 8_810,
+    "weights": 3_690,
+    "constraints": 8_840,
     "tasks": 2_770,
     "tune": 4_450,
     "measure": 2_870,
