@@ -141,6 +141,14 @@ def test_forged_safetensors_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, FORGED, "model.safetensors", open_source)
 
 
+def test_a_file_that_may_not_be_read_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors says that there is no such file. Root may read anything, so the system's answer is put in place."""
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
+    with pytest.raises(WeightsError, match=r"model.safetensors cannot be read \(permission denied\)"):
+        open_source(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "model.gguf", "adapter_model.safetensors"])
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))

@@ -8,6 +8,7 @@ refused: reading one can run code.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -273,6 +274,8 @@ def opened(path: Path) -> Any:  # safetensors' handle has no public type
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise OSError("it is no regular file")
+        if path.exists() and not os.access(path, os.R_OK):  # of which the library says that there is no such file
+            raise OSError("permission denied")
         return safe_open(path, framework="pt", device="cpu")
     except SafetensorError as error:
         size = path.stat().st_size
