@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Exception) as error:  # the last line of defence: a bug of ours still ends in one line
         if arguments.debug:
             raise
+        if argv is None and isinstance(error, KeyboardInterrupt):  # another while Python ends would print a traceback
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         return _failed(error)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -188,6 +189,14 @@ def test_an_error_nobody_expected_is_one_line_too(
 def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     words = failing(monkeypatch, KeyboardInterrupt())
     assert refused(capsys, *words, code=130) == "redraft: interrupted"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(sys, "argv", ["redraft", *words])
+    try:
+        assert main() == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "another one prints no traceback"
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert "interrupted" in capsys.readouterr().err
     monkeypatch.setattr("redraft.cli.main.build_parser", Mock(side_effect=KeyboardInterrupt))
     assert refused(capsys, "demo", code=130) == "redraft: interrupted"  # while the verbs are imported
 
