@@ -147,7 +147,7 @@ def numbers_of(text: str) -> list[str]:
 def integers_of(text: str) -> str | None:
     """A pattern of the integers that a text may state: those up to 999, which are said in many ways, or counted, and
     the larger ones that it has, by every reading. None where it may state more: in words that nothing here reads, or
-    by digits that belong together. Of a text without digits that says "forty" those up to 12, and 40."""
+    by digits that belong together. Of a text without digits that says "forty" these are its numbers."""
     rest = _SPACED.sub(" ", _SCALED.sub(" ", _DOTTED.sub(" ", without_moments(text))))
     words = _TENS.sub(r"\1", words_of(text))  # twenty-six is one number, and nineteen eighty-four a year
     several = [word in number_words() for word in words.split()]
@@ -167,15 +167,14 @@ def integers_of(text: str) -> str | None:
 
 
 def _spelled_tens(words: str) -> list[int]:
-    """The integers that English words state where one of them is above 19. Up to a dozen any that is no part of
-    another, as six is of "twenty-six", for they are counted, too. None if some may be of a date or below zero."""
+    """The integers that English words state where one of them is above 19, and 0 and 1, which are said in other words;
+    none if some may be of a date or below zero."""
     if re.search(rf"ty (?:{ORDINALS}) | minus | below | negative ", words):
         return []
     rest = _TENS.sub("", words)
     compound = {number for number in range(21, 100) if number % 10 and is_spelled(number, words)}
     alone = {number for number in range(100) if is_spelled(number, rest)}
-    parts = {number % 10 for number in compound} - alone
-    return sorted(compound | alone | {*range(13)} - parts) if max(compound | alone, default=0) > 19 else []
+    return sorted(compound | alone | {0, 1}) if max(compound | alone, default=0) > 19 else []
 
 
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
