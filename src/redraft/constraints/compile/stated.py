@@ -167,14 +167,19 @@ def integers_of(text: str) -> str | None:
 
 
 def _spelled_tens(words: str) -> list[int]:
-    """The integers that English words state where one of them is above 19, and 0 and 1, which are said in other words;
-    none if some may be of a date or below zero."""
+    """The integers that English words state where one of them is above 19; 0 and 1 are said in many ways. None if some
+    may be of a date or below zero."""
     if re.search(rf"ty (?:{ORDINALS}) | minus | below | negative ", words):
         return []
     rest = _TENS.sub("", words)
     compound = {number for number in range(21, 100) if number % 10 and is_spelled(number, words)}
     alone = {number for number in range(100) if is_spelled(number, rest)}
-    return sorted(compound | alone | {0, 1}) if max(compound | alone, default=0) > 19 else []
+    few = {
+        0: r" (?:no|none|not|nobody|nothing|without|free) ",
+        1: " (?:an?|another|single|each|every|per|once|my|the) ",
+    }
+    found = compound | alone | {number for number, said in few.items() if re.search(said, words)}
+    return sorted(found) if max(found, default=0) > 19 else []
 
 
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
