@@ -56,10 +56,14 @@ HANGING = (
 ALONE_NOTHING = (
     "And|But|Of|The|With|From|Into|Because|Although|Unless|Since|Until|Between|Through|Without|To|For|At|By|Is|Are|Was"
     "|Were|Has|Had|Would|Should|Could|If|Which|[Ww]hat|[Ww]hy|[Ww]hen|[Ww]here|[Hh]ow|[Dd]oes|[Dd]id|[Pp]lease|[Uu]nder"
-    "|[Ww]hile"
+    "|[Ww]hile|It|There|This|That|These|Those|Here|Hi|Hello|Hey"
 )
 """Others that are no part by themselves where a word follows."""
-_FUNCTION_WORD = re.compile(rf"(?<![^\s(])(?:(?P<hanging>{HANGING})|{ALONE_NOTHING})(?=[ \t][^\W_])")
+CLOSINGS = "Cheers|Signed|Regards|Thanks|Sincerely"
+"""And where a name follows."""
+_FUNCTION_WORD = re.compile(
+    rf"(?<![^\s(])(?:(?:(?P<hanging>{HANGING})|{ALONE_NOTHING})(?=[ \t][^\W_])|(?:{CLOSINGS})(?=,[ \t][A-Z]))"
+)
 MOST_PLACES = 2_000_000
 """Places of a text in which what has been copied so far stands, summed over all that can be: half a second. A word of
 three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
