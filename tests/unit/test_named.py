@@ -97,6 +97,20 @@ def test_null_is_no_answer_where_the_plain_name_is_asked_for() -> None:
         assert with_stated_choices(schema, "Ada: 3 apples") == schema
 
 
+def test_null_may_be_right_where_there_are_two_or_something_depends_on_it() -> None:
+    """Of a buyer with an address and a seller without nano wrote the one's for both; a guest who had to have none could
+    not be answered at all."""
+    field = {"type": ["string", "null"]}
+    person = {"type": "object", "properties": {"name": field, "email": field}}
+    two = {"type": "object", "properties": {"buyer": person, "seller": person}}
+    for one in with_stated_choices(two, "Ada (ada@x.org) sells to Bob.")["properties"].values():
+        assert one["properties"]["email"]["enum"] == ["ada@x.org", None]
+    guest = {"properties": {"kind": {"const": "guest"}}}
+    for rule in {"if": guest, "then": {"properties": {"email": {"type": "null"}}}}, {"not": {"required": ["email"]}}:
+        found = with_stated_choices({**person, **rule}, "The guest wrote to ada@x.org")["properties"]["email"]
+        assert None in found["enum"]
+
+
 def test_what_a_name_says_gives_way_to_the_schema() -> None:
     """Of an address that another part of the schema forbids there is none."""
     schema = {

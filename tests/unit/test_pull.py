@@ -296,15 +296,6 @@ def test_a_file_that_the_hub_lists_under_a_path_is_refused(hub: Hub, lie: dict[s
         informed([honest, {"type": "directory", "oid": "c" * 40, "path": "b"}])
 
 
-def test_what_a_hub_listed_earlier_is_asked_again(hub: Hub) -> None:
-    """One lie that was kept had a later pull from an honest hub write outside of the cache, too."""
-    kept = hub.folder.parents[1] / "trees" / "abc.json"
-    kept.parent.mkdir()
-    kept.write_text("{}")
-    pull("owner/model")
-    assert not kept.exists()
-
-
 def test_the_commits_of_hubs_are_taken(hub: Hub) -> None:
     with module._patience():
         answered("x-repo-commit", "a1" * 20)

@@ -68,15 +68,14 @@ def test_the_parts_of_a_text_are_those_from_word_to_word(text: str) -> None:
     assert {one for one in tried if found.matches(one.encode())} == right
 
 
-@given(st.lists(st.sampled_from(["Could", "of", "The", "is", "Maria", " ", " ", "\n"]), max_size=9).map("".join))
-def test_function_words_are_no_parts_amid_a_sentence(text: str) -> None:
-    """Every pair of words is looked at."""
-    words = [(match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+@given(st.lists(st.sampled_from(["Could", "What", "Maria", " ", " ", "\n", ". "]), max_size=9).map("".join))
+def test_how_a_sentence_begins_is_no_part_by_itself(text: str) -> None:
+    """Every pair of words is looked at. The texts have no others than words, points and space."""
+    words = [(match.start(), match.end()) for match in re.finditer(r"\w+", text)]
     every = {(a, b) for a, _ in words for _, b in words if a < b}
-    amid = {(a, b) for a, b in words if text[b : b + 1] == " " and not text[b + 1 : b + 2].isspace() and text[b + 1 :]}
-    alone = {(a, b) for a, b in amid if text[a:b] in ("Could", "of", "The", "is")}
-    hanging = {b for a, b in alone if text[a:b] in ("of", "is")}
-    right = {text[a:b] for a, b in every - alone if b not in hanging} or {text[a:b] for a, b in every}
+    begun = {(a, b) for a, b in words if a == 0 or text[a - 1] == "\n" or text[a - 2 : a] == ". "}
+    alone = {(a, b) for a, b in begun if text[a:b] in ("Could", "What") and re.match(r" \w", text[b:])}
+    right = {text[a:b] for a, b in every - alone} or {text[a:b] for a, b in every}
     assert {text[a:b] for a, b in every if parts_of(text).matches(text[a:b].encode())} == right
 
 
@@ -114,25 +113,15 @@ def test_function_words_are_no_parts_amid_a_sentence(text: str) -> None:
         ("so 👩‍👩‍👧 it is", "👩‍👩‍👧", True),
         ("so 👩‍👩‍👧 it is", "👩‍", False),
         ("👍🏽!", "👍", False),
-        ("Could Maria of Bath come", "Could", False),
-        ("Could Maria of Bath come", "Could Maria", True),
-        ("Could Maria of Bath come", "Maria of", False),
-        ("Could Maria of Bath come", "of Bath", True),
-        ("Could Maria of Bath come", "Maria of Bath", True),
-        ("Name: How, from: the The", "How", True),
-        ("Name: How, from: the The", "from", True),
-        ("Name: How, from: the The", "the", False),
-        ("Name: How, from: the The", "The", True),
-        ('spell "the" and "Could"', "the", True),
-        ("and so", "so", True),
-        ("Cheers, Tom", "Cheers", False),
-        ("Cheers, Tom", "Tom", True),
-        ("Cheers, all", "Cheers", True),
-        ("Hi Eve", "Hi", False),
-        ("Hi Eve", "Hi Eve", True),
-        ("of", "of", True),
-        ("THE AT team", "THE", True),
-        ("the\nnext", "the", True),
+        ("Could Maria come", "Could", False),
+        ("Could Maria come", "Could Maria", True),
+        ("Ask Could Maria come", "Could", True),
+        ("name: Could", "Could", True),
+        ("What", "What", True),
+        ("Meet me. Cheers, Tom", "Cheers", False),
+        ("Meet me. Cheers, Tom", "Tom", True),
+        ("Cheers, Friends and Frasier", "Cheers", True),
+        ("Sold as is with no warranty", "as is", True),
     ],
 )
 def test_what_is_a_part(text: str, part: str, is_one: bool) -> None:
@@ -244,7 +233,7 @@ def test_a_text_with_no_word_in_it_leaves_strings_as_they_are() -> None:
 
 def test_marks_in_a_part_are_written_as_json_has_them() -> None:
     found = compile_schema({"type": "string"}, verbatim='the "red\ndoor" of 5\\6').dfa
-    for part in ('"red\ndoor"', "5\\6", "of 5\\6"):
+    for part in ('"red\ndoor"', "5\\6", "of"):
         assert found.matches(json.dumps(part).encode())
 
 
@@ -528,13 +517,6 @@ def test_numbers_are_those_of_a_text_that_has_one_easily_misread(text: str, has:
         ("on 12 March 2024 at 7pm", ["3", "12", "2024", "19"], []),
         ("2024-05-01 12:03:44 user 8841", ["8841", "2024", "120344", "20240501"], ["88410"]),
         ("12 500 and 00042000", ["12500", "42000"], ["125000"]),
-        ("Forty minutes should be enough.", ["40"], ["0", "1", "18", "4", "10", "44", "400"]),
-        ("Twenty-six candles, ninety of them out", ["26", "90"], ["66", "6", "20", "96", "100"]),
-        ("no seat in a bus for forty", ["40", "0", "1"], ["4", "2"]),
-        ("Send 3 pears and twenty-six apples", ["26", "66", "999"], ["1000"]),
-        ("the twenty-first of May", ["21", "20"], ["2100"]),
-        ("forty below zero", ["-40", "40", "400"], ["4000"]),
-        ("forty, ou quarenta até às 8", ["40", "60"], ["4000"]),
         ("10k users, 2.5 million views", ["10000", "2500000"], ["11000"]),
         *(
             (text, ["5551234", "1984", "2000000"], [])
@@ -687,3 +669,10 @@ def test_choices_that_the_rest_of_a_schema_forbids_are_left_free() -> None:
     assert unstated({"a": 1}, "9" * 100_000 + "k 1.5") == {"a"}
     many = {"enum": [f"{i:03}" for i in range(200)]}
     assert with_stated_choices(many, "007") == many
+
+
+def test_a_short_part_is_one_though_a_sentence_begins_with_it() -> None:
+    """Where there was no other of that length, a field was any text: nano wrote "Mar" for a word of "Maria"."""
+    found = compile_schema({"type": "string", "maxLength": 4}, verbatim="What remains unanswered").dfa
+    assert found.matches(b'"What"')
+    assert not found.matches(b'"Wha"')

@@ -60,7 +60,6 @@ def pull(name: str, *, progress: bool = True) -> Path:
     with ExitStack() as within:
         for each in (_bars(progress), _patience(), _one_line(name)):
             within.enter_context(each)
-        shutil.rmtree(_folder(name) / "trees", ignore_errors=True)  # what a hub listed earlier is checked, too
         plan, wrong = _plan(name), list[str]()
         within.enter_context(_cleared(name))
         if not any(file.is_missing for file in plan) and _remove_wrong(plan, read=True):  # a disk has lost some since
@@ -144,18 +143,13 @@ def _cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def _folder(name: str) -> Path:
-    """Where the client keeps what it has of a repository."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    return _cache() / repo_folder_name(repo_id=name, repo_type="model")
-
-
 @contextmanager
 def _cleared(name: str) -> Iterator[None]:
     """Without the halves of files that killed pulls left: the client goes on with none. Where another pulls the same
     now, they are its own."""
-    folder = _folder(name)
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
     folder.mkdir(parents=True, exist_ok=True)
     ours = is_free(folder) and not (folder / "blobs").is_symlink()  # which may lead to a folder of others
     for half in folder.glob("blobs/*.incomplete") if ours else ():

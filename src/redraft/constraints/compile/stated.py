@@ -69,8 +69,6 @@ _UNREAD_THOUSANDS = re.compile(
 their century, digits with letters, and words for thousands."""
 _BELOW = re.compile(r"[-−–(] ?\d|\d-|minus|negativ|below|unter|moins|menos|bajo|sotto|onder", re.IGNORECASE)
 """What a text has that may state a number below zero."""
-_TENS = re.compile(r"(?<= )(\w+ty) (?:one|two|three|four|five|six|seven|eight|nine)(?= )")
-ORDINALS = "first|second|third|fourth|fifth|sixth|seventh|eighth|ninth"
 _CLOCK_OR_DATE = re.compile(r"\d{1,2}(?::\d\d)+|\d{4}-\d\d-\d\d", re.ASCII)
 MOST_NUMBERS, MOST_DIGITS = 200, 20
 """Numbers of a text that an answer's are held to, and their digits: more than sentences have."""
@@ -80,6 +78,7 @@ characters of a text that is looked through: longer ones are seldom short enough
 MOST_STEPS = 2**25
 """Characters of a text times those of all choices: half a second where each repeats the other."""
 _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef)": "(?!#/(?:\$defs|definitions)/[^/"]*")')
+_DEPENDING = re.compile(r'"(?:if|not|allOf|anyOf|oneOf|items|prefixItems|dependent\w+)": ')
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|without|cannot|except|instead|unlike|neither|nor|(?:anything|other|rather) (?:but|than)"
     r"|hardly|rarely|far from|nicht|kein\w*|ohne|statt|außer|niemals|weder|alles andere|niet|geen|nooit|pas|plus|jamais"
@@ -147,14 +146,11 @@ def numbers_of(text: str) -> list[str]:
 def integers_of(text: str) -> str | None:
     """A pattern of the integers that a text may state: those up to 999, which are said in many ways, or counted, and
     the larger ones that it has, by every reading. None where it may state more: in words that nothing here reads, or
-    by digits that belong together. Of a text without digits that says "forty" these are its numbers."""
+    by digits that belong together."""
     rest = _SPACED.sub(" ", _SCALED.sub(" ", _DOTTED.sub(" ", without_moments(text))))
-    words = _TENS.sub(r"\1", words_of(text))  # twenty-six is one number, and nineteen eighty-four a year
-    several = [word in number_words() for word in words.split()]
+    several = [word in number_words() for word in words_of(text).split()]
     in_words = any(one and other for one, other in pairwise(several))
     unread = in_words or _UNREAD_THOUSANDS.search(rest) or _UNREAD_NUMBER.search(rest)
-    if not unread and text.isascii() and not re.search(r"\d", text) and (spelled_out := _spelled_tens(words_of(text))):
-        return "|".join(map(str, spelled_out))
     if unread or len(_NUMBER.findall(text)) > MOST_NUMBERS or not re.sub("[^\\d]", "", text).isascii():
         return None
     marked = (*_NUMBER.findall(text), *_SPACED.findall(text), *_CLOCK_OR_DATE.findall(text))
@@ -164,22 +160,6 @@ def integers_of(text: str) -> str | None:
     found |= {abs(int(one)) + more for one in read for more in (0, 1) if not more or one != int(one)}
     large = "|".join(str(one) for one in sorted(found) if one > LARGEST_SPELLED)
     return "-?[0-9]{1,3}" + (f"|{'-?' * bool(_BELOW.search(text))}(?:{large})" if large else "")
-
-
-def _spelled_tens(words: str) -> list[int]:
-    """The integers that English words state where one of them is above 19; 0 and 1 are said in many ways. None if some
-    may be of a date or below zero."""
-    if re.search(rf"ty (?:{ORDINALS}) | minus | below | negative ", words):
-        return []
-    rest = _TENS.sub("", words)
-    compound = {number for number in range(21, 100) if number % 10 and is_spelled(number, words)}
-    alone = {number for number in range(100) if is_spelled(number, rest)}
-    few = {
-        0: r" (?:no|none|not|nobody|nothing|without|free) ",
-        1: " (?:an?|another|single|each|every|per|once|my|the) ",
-    }
-    found = compound | alone | {number for number, said in few.items() if re.search(said, words)}
-    return sorted(found) if max(found, default=0) > 19 else []
 
 
 def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
@@ -244,12 +224,14 @@ def with_stated_choices(schema: Any, text: str) -> Any:
             and not part.keys() & LOOKS
         ):
             values: list[str | None] = [*named_values(name, text)]
-            is_said = name.lower() in ("email", "url")  # another, as `work_email`, may be asked for and not be there
-            return part | {"enum": values + [None] * ("null" in part["type"] and not is_said)} if values else part
+            return part | {"enum": values + [None] * ("null" in part["type"] and name != said)} if values else part
         return part
 
     # A reference into a field would take what this field alone is held to.
-    elsewhere = _REFERENCE.search(json.dumps(schema))
+    elsewhere = _REFERENCE.search(whole := json.dumps(schema))
+    # Of one such field, by its plain name, the text says what it has: another, as `work_email`, may not be there.
+    named = [] if _DEPENDING.search(whole) else re.findall(r'"([\w-]*(?:email|url))": [{]', whole, re.IGNORECASE)
+    said = named[0] if len(named) == 1 and named[0].lower() in ("email", "url") else None
     return schema if elsewhere or len(text) > MOST_CHARACTERS else narrowed(schema, MOST_DEPTH)
 
 

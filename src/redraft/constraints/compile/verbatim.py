@@ -2,18 +2,17 @@
 
     Send 3 apples to Maria.        "Maria", "3 apples", "Send 3 apples to Maria." are parts; "aria" and "3 app" are none
     up at 14:05, don't!            "14:05", "don't!" are parts; ":05", "don'", "'t" and "14:05," are none
-    Could Maria of Bath come       "Maria of Bath" is a part; "Could" and "Maria of" are none
+    Could Maria come?              "Could Maria" is a part; "Could" is none
 
 A part begins and ends where a word does; a mark goes with the word that it touches. Neither a time with seconds nor the
-query of a URL is cut. Amid a sentence no part is a function word alone, or leaves one hanging. An automaton of all
-parts has about two states a byte, however many parts there are.
+query of a URL is cut. An automaton of all parts has about two states a byte, however many parts there are.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv6Address
@@ -47,23 +46,11 @@ SEALED = (
 """What no part begins or ends within: times with seconds, and queries of URLs."""
 BETWEEN = ",;:"
 """No part ends with one of these."""
-HANGING = (
-    "and|or|but|nor|of|the|an|with|from|into|onto|because|whenever|although|whereas|unless|since|until|between|among"
-    "|through|without|than|to|for|at|by|my|your|our|their|its|is|are|was|were|has|had|been|would|should|could|if|whose"
-    "|which"
+_BEGINNING = re.compile(
+    r"(?:(?:\A|(?<=[.!?]\s)|(?<=\n))(?:Could|Would|Should|Does|What)(?= [^\W_])"
+    r"|(?:(?<=[.!?]\s)|(?<=\n))(?:Cheers|Regards|Signed|Sincerely|Thanks)(?=, [A-Z][^\n.,!?]{1,40}\s*\Z))"
 )
-"""English words with which no part ends where a word follows: what they belong to stands behind them."""
-ALONE_NOTHING = (
-    "And|But|Of|The|With|From|Into|Because|Although|Unless|Since|Until|Between|Through|Without|To|For|At|By|Is|Are|Was"
-    "|Were|Has|Had|Would|Should|Could|If|Which|[Ww]hat|[Ww]hy|[Ww]hen|[Ww]here|[Hh]ow|[Dd]oes|[Dd]id|[Pp]lease|[Uu]nder"
-    "|[Ww]hile|It|There|This|That|These|Those|Here|Hi|Hello|Hey"
-)
-"""Others that are no part by themselves where a word follows."""
-CLOSINGS = "Cheers|Signed|Regards|Thanks|Sincerely"
-"""And where a name follows."""
-_FUNCTION_WORD = re.compile(
-    rf"(?<![^\s(])(?:(?:(?P<hanging>{HANGING})|{ALONE_NOTHING})(?=[ \t][^\W_])|(?:{CLOSINGS})(?=,[ \t][A-Z]))"
-)
+"""How English sentences begin and letters end: no parts by themselves."""
 MOST_PLACES = 2_000_000
 """Places of a text in which what has been copied so far stands, summed over all that can be: half a second. A word of
 three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
@@ -103,7 +90,8 @@ def parts_of(text: str, low: int = 0, high: int | None = None) -> Dfa:
         return _all_parts(text)
     if low > size or size * min(size, size if high is None else high) > MOST_LENGTHS:
         return EMPTY
-    return intersect(text_of(low, high), _all_parts(text))
+    found = intersect(text_of(low, high), _all_parts(text))
+    return intersect(text_of(low, high), _all_parts(text, beginnings=True)) if found.is_empty else found
 
 
 def formatted(text: str, form: str) -> list[str]:
@@ -181,15 +169,9 @@ def integers_in(text: str) -> Dfa:
 
 
 @remembered
-def _all_parts(text: str) -> Dfa:
-    found = _parts(text, [*_FUNCTION_WORD.finditer(text)])
-    return _parts(text, []) if found.is_empty else found
-
-
-def _parts(text: str, functional: Sequence[re.Match[str]]) -> Dfa:
-    """The parts of a text that has function words at some places."""
-    hanging = {match.end() for match in functional if match["hanging"]}
-    alone = {match.start(): match[0] for match in functional if not match["hanging"]}
+def _all_parts(text: str, *, beginnings: bool = False) -> Dfa:
+    """With `beginnings`, too, or if there are no others."""
+    alone = {} if beginnings else {match.start(): match[0] for match in _BEGINNING.finditer(text)}
     build = Builder(most_members=MOST_PLACES)
     first, last, (at, _) = build.state(), build.state(), build.literal(text.encode())
     edges = [True, *map(_parted, text, text[1:]), True]
@@ -205,12 +187,13 @@ def _parts(text: str, functional: Sequence[re.Match[str]]) -> Dfa:
             build.link(first, begin)
         at += len(char.encode())
         ends = not (char.isspace() or char in BETWEEN or before.isspace() or _wordy(behind))
-        if edges[i + 1] and i + 1 not in hanging and (_solid(char) or ends):
+        if edges[i + 1] and (_solid(char) or ends):
             build.link(at, last)
     found = build.finish((first, last))
     # The empty text is no part, but some places are a beginning and an end. Nothing leads back to the first state: it
     # holds the leftmost beginning.
-    return replace(found, accepts=found.accepts & (np.arange(len(found)) > 0))
+    found = replace(found, accepts=found.accepts & (np.arange(len(found)) > 0))
+    return _all_parts(text, beginnings=True) if found.is_empty and alone else found
 
 
 def _wordy(char: str) -> bool:
