@@ -325,7 +325,7 @@ def test_forbidden_tokens_never_occur() -> None:
 def test_of_wide_guided_canvases_a_card_takes_four_in_a_forward(engine: Engine) -> None:
     """Its forwards take milliseconds, and what each of these looks at takes its host up to a tenth of a second."""
     rows, oracle = MOST_CANVASES * 256, build_request([2], Options(max_tokens=256), engine.config)
-    held = replace(oracle, width=256, language=guided(INTERFACE), work=256 * guided(INTERFACE).work)
+    held = replace(oracle, width=256, language=guided(INTERFACE), work=guided(INTERFACE).work_at(256))
     card = SimpleNamespace(config=engine.config.model, device=torch.device("cuda"))
     large = SimpleNamespace(config=replace(engine.config.model, moe_intermediate_size=2**20), device=card.device)
     for model in card, large:

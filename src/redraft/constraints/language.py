@@ -35,7 +35,14 @@ from redraft.constraints.compile.limits import (
 )
 from redraft.constraints.compile.verbatim import as_text
 from redraft.constraints.condition.edge_layout import EdgeLayout
-from redraft.constraints.condition.guide import Guide, grammar_of, tokenizer_of
+from redraft.constraints.condition.guide import (
+    LOOK_WORK,
+    POSITION_LOOKS,
+    Guide,
+    grammar_of,
+    most_looks,
+    tokenizer_of,
+)
 from redraft.constraints.condition.guided import GuidedProjection, NoLayout
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
@@ -150,6 +157,10 @@ class Language:
         a state counts as four."""
         return self.edges + len(self.layout.merged.members) + 4 * self.automaton.states
 
+    def work_at(self, positions: int) -> int:
+        """What a step costs the host for so many positions, in edges."""
+        return self.work * positions
+
     @property
     def is_text(self) -> bool:
         """Whether answers may be any text, and so be cut where there is no more room."""
@@ -215,7 +226,10 @@ class GuidedLanguage(Language):
     @property
     def work(self) -> int:
         """What its looks take at most (`condition/guide.py`), of which few forwards hold many."""
-        return 2**12
+        return LOOK_WORK * POSITION_LOOKS
+
+    def work_at(self, positions: int) -> int:
+        return LOOK_WORK * most_looks(positions, self.shortest or MOST_SHORTEST)
 
     @cached_property
     def shortest(self) -> int:
@@ -224,7 +238,7 @@ class GuidedLanguage(Language):
 
     def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> GuidedProjection:
         """The constraint on the first canvas; `min_tokens` is 0. Raises ConstraintError if no short answer is found."""
-        found = GuidedProjection(self.layout, 0, max_tokens, guide=self.guide)
+        found = GuidedProjection(self.layout, 0, max_tokens, guide=self.guide, shortest=self.shortest or MOST_SHORTEST)
         found.check()
         return found
 

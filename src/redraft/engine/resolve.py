@@ -143,7 +143,7 @@ def _held_to(language: Language, request: ResolvedRequest, options: Options) -> 
     start = language.start(request.max_tokens, request.min_tokens)
     if request.seed_canvas is not None and request.seed_canvas.pins:
         start.check_pins(request.width, request.seed_canvas.pins)
-    return replace(request, language=language, work=language.work * _conditioned(request.width, language))
+    return replace(request, language=language, work=language.work_at(_conditioned(request.width, language)))
 
 
 def _typed(options: Options) -> Options:

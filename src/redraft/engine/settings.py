@@ -53,9 +53,9 @@ def default_rows(config: ModelConfig, device: str) -> int:
     return min(MOST_CANVASES, max(2, wanted)) * rows
 
 
-CARD_WORK = 2**22
-"""What is looked at on a card's host for schemas held from left to right in one forward (`Language.work` times
-positions): four canvases of 256, some 0.4 s at the worst, for which all others wait."""
+CARD_WORK = 2**23
+"""What is looked at on a card's host for schemas held from left to right in one forward (`Language.work_at`): four
+canvases of 256, some 0.4 s at the worst, for which all others wait."""
 
 
 def extra_rows(request: ResolvedRequest, model: DiffusionGemma, max_rows: int) -> int:

@@ -36,9 +36,11 @@ OPENING = b"ntf[{"
 MOST_TURNED, LEAST_TIMES, LEARNT = 8, 4, 512
 """Ways that are tried, how often a choice came that leads ever deeper, and tokens to find those of a whole answer."""
 POSITION_LOOKS, LEAST_LOOKS, OWED_LOOKS = 16, 1000, 2**13
-"""Tokens and hints that a step looks at for each position of its canvas, at least, and at most where as many tokens are
-owed twice over behind the canvas: some 25 microseconds each, or 100 of a schema that means it ill, and all others wait.
-Ordinary schemas need up to some 200; a list owes what its `minItems` asks for."""
+"""Tokens and hints that a step looks at for each position of its canvas, at least, and at most where the shortest
+answer has half as many tokens, as a list may by its `minItems`: some 25 microseconds each, or 100 of a schema that
+means it ill, and all others wait. Ordinary schemas need up to some 200."""
+LOOK_WORK = 2**9
+"""What one counts as, in edges that a processor walks meanwhile."""
 MOST_SAME = 4
 """Times in a row that one token is taken before hints are tried."""
 MOST_REPEATED = 48
@@ -68,6 +70,11 @@ MOST_ASKED = 256
 """Bytes of a text that llguidance has turned into tokens."""
 WHITE = r"[ ]|\n[ \t]*"
 """White space as people and models write it."""
+
+
+def most_looks(positions: int, shortest: int) -> int:
+    """How many a step of a canvas of so many positions has, where the shortest answer has so many tokens."""
+    return max(LEAST_LOOKS, POSITION_LOOKS * positions, min(OWED_LOOKS, 2 * shortest))
 
 
 class Looks:

@@ -22,7 +22,7 @@ import torch
 from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
-from redraft.constraints.condition.guide import LEAST_LOOKS, OWED_LOOKS, POSITION_LOOKS, Guide, Looks
+from redraft.constraints.condition.guide import Guide, Looks, most_looks
 from redraft.constraints.condition.projection import Projection
 from redraft.errors import ConstraintError
 from redraft.shapes import Float, Int, Tensor
@@ -62,10 +62,12 @@ class TokenPlan:
 class GuidedProjection(Projection):
     """What is left of a constraint for one canvas: behind the tokens `emitted`, `left` more may follow.
 
-    It keeps the last plan from step to step, so it is good for the canvases of one answer.
+    It keeps the last plan from step to step, so it is good for the canvases of one answer. `shortest` are the tokens
+    of the shortest.
     """
 
     guide: Guide
+    shortest: int
     emitted: tuple[int, ...] = ()
     plan: TokenPlan = field(default_factory=TokenPlan)
 
@@ -106,8 +108,7 @@ class GuidedProjection(Projection):
 
     def _planned(self, log_p: Float[Tensor, "canvas vocab"]) -> list[int]:
         """Tokens from the canvas's beginning to the answer's end: the model's own as far as they can be completed."""
-        width, owed = min(len(log_p), self.left), min(OWED_LOOKS, 2 * len(self.plan.tokens))
-        looks = Looks(max(LEAST_LOOKS, POSITION_LOOKS * len(log_p), owed))
+        width, looks = min(len(log_p), self.left), Looks(most_looks(len(log_p), self.shortest))
         wished, step = self._read(log_p[:width]), 1
         if (rest := self._rest(wished, looks)) is not None:
             return wished + rest
