@@ -13,7 +13,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import DryRunError, HfHubHTTPError, RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import close_session, filter_repo_objects
+from huggingface_hub.utils._runtime import is_xet_available
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 
 from redraft.errors import RunError, WeightsError
@@ -284,6 +285,19 @@ def test_a_commit_of_the_hub_that_is_none_is_refused(hub: Hub, commit: str) -> N
         answered("x-repo-commit", commit)
     with pytest.raises(WeightsError, match=r"the hub's sha is .*, which is no digest"):
         informed({"sha": commit})
+
+
+def test_what_the_hub_says_is_checked_whatever_becomes_of_a_connection(hub: Hub) -> None:
+    """The client makes another session where a connection fails, and hf_xet has connections of its own: a hub that sent
+    the client to a dead port had files written anywhere."""
+    before = constants.HF_HUB_DISABLE_XET
+    with module._patience():
+        close_session()
+        with pytest.raises(WeightsError, match="which is no digest"):
+            answered("etag", '"../../../victim"')
+        assert not is_xet_available()
+    assert constants.HF_HUB_DISABLE_XET is before
+    answered("etag", '"../../../victim"')  # others' use of the client is theirs
 
 
 @pytest.mark.parametrize("lie", [{"oid": "../../x"}, {"lfs": {"oid": "/home/x/.bashrc", "size": 1}}, {"oid": None}])

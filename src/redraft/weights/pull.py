@@ -164,8 +164,10 @@ def _cleared(name: str) -> Iterator[None]:
 @contextmanager
 def _patience() -> Iterator[None]:
     """Gives the client's questions a time, which they have not; its downloads have their own. The client names files by
-    what the hub's answers say, so that may be no path."""
-    from huggingface_hub import get_session
+    what the hub's answers say, so that may be no path. Without hf_xet: it names files by the hub's lists, of which any
+    answer may be a page, and waits for ever for a hub that says nothing, even behind Ctrl-C."""
+    from huggingface_hub import constants, set_client_factory
+    from huggingface_hub.utils import _http
 
     def bound(request: Any) -> None:
         given = request.extensions.get("timeout", {})
@@ -186,13 +188,20 @@ def _patience() -> Iterator[None]:
                         f"the hub's {name} is {str(one[name])[:100]!r}, which is no digest; take another hub"
                     )
 
-    session = get_session()
-    before = session.event_hooks
-    session.event_hooks = before | {"request": [*before["request"], bound], "response": [*before["response"], named]}
+    def watched() -> Any:  # the client makes a new one where a connection failed
+        client = make()
+        hooks = client.event_hooks
+        client.event_hooks = {"request": [*hooks["request"], bound], "response": [*hooks["response"], named]}
+        return client
+
+    make, xet = _http._GLOBAL_CLIENT_FACTORY, constants.HF_HUB_DISABLE_XET
+    set_client_factory(watched)
+    constants.HF_HUB_DISABLE_XET = True
     try:
         yield
     finally:
-        session.event_hooks = before
+        constants.HF_HUB_DISABLE_XET = xet
+        set_client_factory(make)
 
 
 @contextmanager
