@@ -598,3 +598,16 @@ def test_options_of_an_edit_that_ask_for_nothing_or_have_their_constraint_pass()
     assert drawn.after.isdigit()
     with pytest.raises(RequestError, match="draw is True without a constraint"):
         nano.edit(text, span, instruction=asked, slack=1, options=draw)
+
+
+def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None:
+    """`ratio = ""` was of another type, and "Use fast as retry.delay" wrote "fast.delay", both without a word."""
+    engine = redraft.load("nano")
+    done = engine.edit(TOML, (0, len(TOML)), instruction="Set host to null.", seed=1)
+    assert 'host = ""' in done.text
+    assert engine.edit(TOML, (0, len(TOML)), instruction="Set port to null.", seed=1).text == TOML
+    for instruction in "Use fast as retry.delay", "Assign fast to retry.delay":
+        text = '{"retry.delay": 5, "host": "a"}\n'
+        assert (
+            json.loads(engine.edit(text, (0, len(text)), instruction=instruction, seed=1).text)["retry.delay"] == "fast"
+        )

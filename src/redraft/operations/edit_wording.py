@@ -58,17 +58,17 @@ _UNNAMED = (
 )
 """Where the words of a key may stand in a clause that sets it."""
 _OTHERWISE = (
-    (r"(?:\buse |(?<=\band ))(\S+) as (?:the )?({0})(?![\w-])", r"set \2 to \1"),
+    (r"(?:\buse |(?<=\band ))(\S+) as (?:the )?({0})(?![\w-]|\.\w)", r"set \2 to \1"),
     (
         r"\b(?:scale (?:it )?(?:up |down )?to|(?:we now )?have|run with|use|run|with|allow) (?:only )?"
         r"(-?\d[\d.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty) ({0})(?=[.!,;]|$| and | please)",
         r"set \2 to \1",
     ),
     (r"\bgive (?:the )?({0}) (?:the )?value (?=\S)", r"set \1 to "),
-    (r"\bassign (\S+) to (?:the )?({0})(?![\w-])", r"set \2 to \1"),
+    (r"\bassign (\S+) to (?:the )?({0})(?![\w-]|\.\w)", r"set \2 to \1"),
     (r"(?:\buse |(?<=\band ))(\S+) for (?:the )?({0})(?=$|[.,;!]| and )", r"set \2 to \1"),
     (r"\bpoint (?:the )?({0}) at (?=\S)", r"set \1 to "),
-    (r"\buse (\S+) instead of (\S+?)(?: (?:for|in) (?:the )?({0}))(?![\w-])", r"replace \2 with \1 in \3"),
+    (r"\buse (\S+) instead of (\S+?)(?: (?:for|in) (?:the )?({0}))(?![\w-]|\.\w)", r"replace \2 with \1 in \3"),
     (r"\buse (\S+) instead of (\S+?)(?=[.!]?$)", r"replace \2 with \1"),
 )
 """Other ways to set and to replace, of keys by their patterns."""
