@@ -606,6 +606,8 @@ def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None
     done = engine.edit(TOML, (0, len(TOML)), instruction="Set host to null.", seed=1)
     assert 'host = ""' in done.text
     assert engine.edit(TOML, (0, len(TOML)), instruction="Set port to null.", seed=1).text == TOML
+    shell = 'PORT=8080\nNAME="x y"\n'  # which has no types
+    assert engine.edit(shell, (0, len(shell)), instruction="Set PORT to null", seed=1).text == 'PORT=""\nNAME="x y"\n'
     for instruction in "Use fast as retry.delay", "Assign fast to retry.delay":
         text = '{"retry.delay": 5, "host": "a"}\n'
         assert (

@@ -105,6 +105,11 @@ def test_null_may_be_right_where_there_are_two_or_something_depends_on_it() -> N
     two = {"type": "object", "properties": {"buyer": person, "seller": person}}
     for one in with_stated_choices(two, "Ada (ada@x.org) sells to Bob.")["properties"].values():
         assert one["properties"]["email"]["enum"] == ["ada@x.org", None]
+    alone = {"type": "object", "properties": {"email": field}}
+    for text in "Marta, no email. Sent from ada@x.org", "Email: n/a. Footer: ada@x.org":
+        assert None in with_stated_choices(alone, text)["properties"]["email"]["enum"]
+    beside = {"type": "object", "properties": {"email": field, "work email": field}}
+    assert None in with_stated_choices(beside, "At work ada@x.org")["properties"]["email"]["enum"]
     guest = {"properties": {"kind": {"const": "guest"}}}
     for rule in {"if": guest, "then": {"properties": {"email": {"type": "null"}}}}, {"not": {"required": ["email"]}}:
         found = with_stated_choices({**person, **rule}, "The guest wrote to ada@x.org")["properties"]["email"]

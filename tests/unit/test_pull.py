@@ -2,6 +2,8 @@
 
 import errno
 import socket
+import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +18,7 @@ from huggingface_hub.errors import DryRunError, HfHubHTTPError, RepositoryNotFou
 from huggingface_hub.utils import close_session, filter_repo_objects
 from huggingface_hub.utils._runtime import is_xet_available
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+from tests.helpers import beside
 
 from redraft.errors import RunError, WeightsError
 from redraft.files import alone
@@ -298,6 +301,43 @@ def test_what_the_hub_says_is_checked_whatever_becomes_of_a_connection(hub: Hub)
         assert not is_xet_available()
     assert constants.HF_HUB_DISABLE_XET is before
     answered("etag", '"../../../victim"')  # others' use of the client is theirs
+
+
+def test_a_list_that_goes_on_elsewhere_is_refused(hub: Hub) -> None:
+    """What stands there would not be looked at, and would be kept for whoever uses that cache next."""
+    url, listed = "https://hub.example/api/models/owner/model/tree/a", httpx2.Request("GET", "https://hub.example/api")
+    listed.extensions["asked"] = "/api/models/owner/model/tree/a"
+    with module._patience():
+        for page, refused in (f"{url}?cursor=b", False), ("https://hub.example/elsewhere", True):
+            reply = httpx2.Response(200, json=[], headers={"link": f'<{page}>; rel="next"'}, request=listed)
+            with pytest.raises(WeightsError, match="list goes on outside") if refused else nullcontext():
+                for hook in huggingface_hub.get_session().event_hooks["response"]:
+                    hook(reply)
+
+
+def test_pulls_of_one_process_wait_for_each_other_and_leave_the_client_to_others(hub: Hub) -> None:
+    """The first of two that ended took the other's checks away; and connections of others were closed at each."""
+    session, hooks = huggingface_hub.get_session(), huggingface_hub.get_session().event_hooks
+    inside, over, order = threading.Event(), threading.Event(), list[str]()
+
+    def first() -> None:
+        with module._patience():
+            inside.set()
+            over.wait(20)
+            order.append("first")
+
+    def second() -> None:
+        with module._patience():
+            order.append("second")
+
+    with beside(first):
+        inside.wait(20)
+        with beside(second):
+            over.set()
+    assert order == ["first", "second"]
+    assert huggingface_hub.get_session() is session
+    assert session.event_hooks == hooks
+    assert not session.is_closed
 
 
 @pytest.mark.parametrize("lie", [{"oid": "../../x"}, {"lfs": {"oid": "/home/x/.bashrc", "size": 1}}, {"oid": None}])

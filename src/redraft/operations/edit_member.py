@@ -94,8 +94,8 @@ class Member:
             written = str(value)
         elif is_line and bare and (_WORD if is_shell else _PLAIN).fullmatch(value):
             written = value
-        elif value is None and "=" in self.sep:  # which has no null, nor an empty number
-            if not bare and (isinstance(self.value, Number) or not isinstance(self.value, str)):
+        elif value is None and "=" in self.sep:  # which has no null, nor TOML an empty number or date
+            if not bare and not is_shell and not self.written.startswith(('"', "'")):
                 return None
             written = "" if bare else '""'
         elif is_line and self.written.startswith("'") and not {*value} & {"'", "\\"}:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ PATIENCE_SEC = 30.0
 _TAG, _COMMIT, _OBJECT = re.compile(r'(?:W/)?"?[\w-]+"?'), re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{40,64}")
 _NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT, "sha": _COMMIT, "oid": _OBJECT}
 """What the client names files by, in headers and in what the hub lists."""
+_LISTS = "/api/models/"
+_ALONE = threading.RLock()
+"""What a pull changes of the client is of the whole process: of several at a time each waits for its turn."""
 _PARTS = ("connect", "read", "write", "pool")
 OTHERS = ("generation_config.json", "redraft.json", *TEXT_FILES, SINGLE, "model-*.safetensors", INDEX)
 
@@ -166,7 +170,7 @@ def _patience() -> Iterator[None]:
     """Gives the client's questions a time, which they have not; its downloads have their own. The client names files by
     what the hub's answers say, so that may be no path. Without hf_xet: it names files by the hub's lists, of which any
     answer may be a page, and waits for ever for a hub that says nothing, even behind Ctrl-C."""
-    from huggingface_hub import constants, set_client_factory
+    from huggingface_hub import constants, get_session
     from huggingface_hub.utils import _http
 
     def bound(request: Any) -> None:
@@ -176,7 +180,9 @@ def _patience() -> Iterator[None]:
 
     def named(response: Any) -> None:
         said = [response.headers] if response.request.method == "HEAD" else []
-        if "/api/models/" in response.request.extensions.get("asked", ""):
+        if _LISTS in response.request.extensions.get("asked", ""):
+            if _LISTS not in response.links.get("next", {}).get("url", _LISTS):  # what is there would not be looked at
+                raise WeightsError(f"the hub's list goes on outside of {_LISTS}; take another hub")
             response.read()
             with suppress(ValueError):  # the client says of what else it cannot read
                 found = response.json()
@@ -188,20 +194,24 @@ def _patience() -> Iterator[None]:
                         f"the hub's {name} is {str(one[name])[:100]!r}, which is no digest; take another hub"
                     )
 
-    def watched() -> Any:  # the client makes a new one where a connection failed
-        client = make()
+    def watched(client: Any) -> Any:
         hooks = client.event_hooks
+        seen.append((client, hooks))
         client.event_hooks = {"request": [*hooks["request"], bound], "response": [*hooks["response"], named]}
         return client
 
-    make, xet = _http._GLOBAL_CLIENT_FACTORY, constants.HF_HUB_DISABLE_XET
-    set_client_factory(watched)
-    constants.HF_HUB_DISABLE_XET = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_DISABLE_XET = xet
-        set_client_factory(make)
+    with _ALONE:
+        seen, make, xet = list[Any](), _http._GLOBAL_CLIENT_FACTORY, constants.HF_HUB_DISABLE_XET
+        # The client makes another session where a connection failed. Neither is closed: others may use it.
+        watched(get_session())
+        _http._GLOBAL_CLIENT_FACTORY = lambda: watched(make())
+        constants.HF_HUB_DISABLE_XET = True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_DISABLE_XET, _http._GLOBAL_CLIENT_FACTORY = xet, make
+            for client, hooks in reversed(seen):
+                client.event_hooks = hooks
 
 
 @contextmanager

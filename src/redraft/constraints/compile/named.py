@@ -15,7 +15,7 @@ _SPELT = re.compile(
     r"[＠﹫]|%40|[\[(]\s?at\s?[\])]|\b(?:dot|punkt|punto|ponto|point|arroba|arobase|klammeraffe)\b", re.I
 )
 """What may be of an address that is written in another way."""
-_LINK = re.compile(r"(?:\bhttps?://|\bwww\.)[!-~]*[A-Za-z0-9/)_~#=&%-]", re.I)
+_LINK = re.compile(r"(?:\bhttps?://|\bwww\.)[!#-;=?-~]*[A-Za-z0-9/)_~#=&%-]", re.I)
 _ELSEWHERE = re.compile(r"://|\b[\w-]+\.[a-z]{2,}\b", re.I)
 """What may be a link of another form."""
 MOST_VALUES, MOST_CHARACTERS = 64, 2**12
@@ -34,7 +34,8 @@ def named_values(name: str, text: str) -> list[str]:
         if len(found) < text.count("@") or _SPELT.search(_MAIL.sub(" ", text)):
             return []
     elif words[-1:] == ["url"]:
-        found = [one[: len(one) - max(0, one.count(")") - one.count("("))] for one in _LINK.findall(text)]
+        links = (one.removesuffix("'s") for one in _LINK.findall(text))
+        found = [one[: len(one) - max(0, one.count(")") - one.count("("))] for one in links]
         if _ELSEWHERE.search(_MAIL.sub(" ", _LINK.sub(" ", text))) or not text.isascii():
             return []
     found = [*dict.fromkeys(found)]

@@ -79,6 +79,7 @@ MOST_STEPS = 2**25
 """Characters of a text times those of all choices: half a second where each repeats the other."""
 _REFERENCE = re.compile(r'"\$(?:ref|dynamicRef)": "(?!#/(?:\$defs|definitions)/[^/"]*")')
 _DEPENDING = re.compile(r'"(?:if|not|allOf|anyOf|oneOf|items|prefixItems|dependent\w+)": ')
+_LACKING = re.compile(r"\b(?:n/a|unknown|missing|anonymous\w*|tbd|tba|none|withheld)\b", re.I)
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|without|cannot|except|instead|unlike|neither|nor|(?:anything|other|rather) (?:but|than)"
     r"|hardly|rarely|far from|nicht|kein\w*|ohne|statt|außer|niemals|weder|alles andere|niet|geen|nooit|pas|plus|jamais"
@@ -229,8 +230,10 @@ def with_stated_choices(schema: Any, text: str) -> Any:
 
     # A reference into a field would take what this field alone is held to.
     elsewhere = _REFERENCE.search(whole := json.dumps(schema))
-    # Of one such field, by its plain name, the text says what it has: another, as `work_email`, may not be there.
-    named = [] if _DEPENDING.search(whole) else re.findall(r'"([\w-]*(?:email|url))": [{]', whole, re.IGNORECASE)
+    # Of one such field, by its plain name, the text says what it has, unless it says that there is none. Another, as
+    # `work_email`, may not be there, and where there are two, whose the one is that is there is not said.
+    open_ = _DEPENDING.search(whole) or _NEGATION.search(text) or _LACKING.search(text)
+    named = [] if open_ else re.findall(r'"([^"]*(?:mail|url|link|page|site|reply)[^"]*)": [{]', whole, re.IGNORECASE)
     said = named[0] if len(named) == 1 and named[0].lower() in ("email", "url") else None
     return schema if elsewhere or len(text) > MOST_CHARACTERS else narrowed(schema, MOST_DEPTH)
 
