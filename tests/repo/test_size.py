@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_450,
     "measure": 2_870,
     "server": 6_900,
-    "operations": 4_900,
+    "operations": 4_930,
     "trace": 650,
     "distributed": 640,
     "cli": 5_370,

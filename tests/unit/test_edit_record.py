@@ -600,6 +600,28 @@ def test_options_of_an_edit_that_ask_for_nothing_or_have_their_constraint_pass()
         nano.edit(text, span, instruction=asked, slack=1, options=draw)
 
 
+@pytest.mark.parametrize(
+    ("text", "instruction", "after"),
+    [
+        ('{"Port": 1, "port": 2}', "Set port to 5.", '{"Port": 1, "port": 5}'),
+        ('{"id": 1, "ID": 2}', "Set ID to 5.", '{"id": 1, "ID": 5}'),
+        ('{"NAME": "a", "Name": "b", "name": "c"}', "Remove Name.", '{"NAME": "a", "name": "c"}'),
+        ('{"NAME": "a", "Name": "b", "name": "c"}', "Rename name to id.", '{"NAME": "a", "Name": "b", "id": "c"}'),
+        ("max-retries: 1\nmax_retries: 2\n", "Set max_retries to 5.", "max-retries: 1\nmax_retries: 5\n"),
+        ("user-id: 1\nuser_id: 2\n", "Remove user_id.", "user-id: 1\n"),
+        ("X: 1\nx: 2\n", "x=5", "X: 1\nx: 5\n"),
+        ("X: 1\nx: 2\n", 'Set "x" to 5.', "X: 1\nx: 5\n"),
+        ("userId: 1\nuserid: 2\n", "Set userid to 5.", "userId: 1\nuserid: 5\n"),
+        ('{"a_b": 1, "aB": 2, "c": 3}', "Set a b to 5.", '{"a_b": 1, "aB": 2, "c": 3}'),  # left open
+    ],
+)
+def test_of_keys_that_differ_in_case_and_signs_the_one_that_is_spelled_is_meant(
+    text: str, instruction: str, after: str
+) -> None:
+    """It was the first one, and a line was removed that nobody had named, without a word."""
+    assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after
+
+
 def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None:
     """`ratio = ""` was of another type, and "Use fast as retry.delay" wrote "fast.delay", both without a word."""
     engine = redraft.load("nano")

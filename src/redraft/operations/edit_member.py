@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,7 +152,8 @@ def member_of(line: str) -> Member | None:
 def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, Member]:
     """The members by their lines, without those that an instruction's words do not mean although they name their keys:
     what lies in another section than the one that it names, and of several with one name all but the one that lies
-    under what it names, or has the value that it names. None of these if it leaves open which."""
+    under what it names, or has the value that it names. None of these if it leaves open which; of names that differ in
+    case and signs alone, as max_retries and maxRetries, the one that it spells as it is."""
     instruction, _ = hidden(instruction)
     said, clauses = words_of(instruction), CUTS.split(instruction)
     found, heads = dict[str, list[tuple[int, Member]]](), set[str]()
@@ -178,7 +180,20 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
                 best = [one for one, score in zip(best, values, strict=True) if score == max(values) > 0]
             some = best
         chosen |= dict(some) if len(some) == 1 else {}
-    return dict(sorted(chosen.items()))
+    alike = Counter(_loose(one.name) for one in chosen.values())
+    kept = {i: one for i, one in chosen.items() if alike[_loose(one.name)] == 1 or _is_spelled(one.name, instruction)}
+    alike = Counter(_loose(one.name) for one in kept.values())
+    return {i: one for i, one in sorted(kept.items()) if alike[_loose(one.name)] == 1}
+
+
+def _loose(name: str) -> str:
+    """A name as instructions say it, in any case and with any signs between its words."""
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
+def _is_spelled(name: str, instruction: str) -> bool:
+    """Whether an instruction has a name letter for letter."""
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instruction) is not None
 
 
 def hidden(text: str, keys: Iterable[str] = ()) -> tuple[str, dict[int, str]]:
