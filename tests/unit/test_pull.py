@@ -308,7 +308,8 @@ def test_a_list_that_goes_on_elsewhere_is_refused(hub: Hub) -> None:
     url, listed = "https://hub.example/api/models/owner/model/tree/a", httpx2.Request("GET", "https://hub.example/api")
     listed.extensions["asked"] = "/api/models/owner/model/tree/a"
     with module._patience():
-        for page, refused in (f"{url}?cursor=b", False), ("https://hub.example/elsewhere", True):
+        elsewhere = "https://hub.example/elsewhere"
+        for page, refused in (f"{url}?cursor=b", False), (elsewhere, True), (f"{elsewhere}?/api/models/", True):
             reply = httpx2.Response(200, json=[], headers={"link": f'<{page}>; rel="next"'}, request=listed)
             with pytest.raises(WeightsError, match="list goes on outside") if refused else nullcontext():
                 for hook in huggingface_hub.get_session().event_hooks["response"]:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from redraft.errors import RedraftError, RequestError, RunError, WeightsError
 from redraft.files import alone, is_free
@@ -181,7 +182,8 @@ def _patience() -> Iterator[None]:
     def named(response: Any) -> None:
         said = [response.headers] if response.request.method == "HEAD" else []
         if _LISTS in response.request.extensions.get("asked", ""):
-            if _LISTS not in response.links.get("next", {}).get("url", _LISTS):  # what is there would not be looked at
+            # Of what is there nothing would be looked at.
+            if _LISTS not in urlsplit(response.links.get("next", {}).get("url", _LISTS)).path:
                 raise WeightsError(f"the hub's list goes on outside of {_LISTS}; take another hub")
             response.read()
             with suppress(ValueError):  # the client says of what else it cannot read
