@@ -270,13 +270,13 @@ def test_a_name_of_another_form_is_refused(name: str) -> None:
 @pytest.mark.parametrize("tag", ['"../../../victim"', '"a/b"', '"."', "W/x/y", '""', "", 'W/""'])
 def test_a_tag_of_the_hub_that_is_a_path_is_refused(hub: Hub, header: str, tag: str) -> None:
     """The client names files by it: a hub could have any file of the user removed, and files written anywhere."""
-    with module._patience(), pytest.raises(WeightsError, match="which is no digest"):
+    with module._guarded(), pytest.raises(WeightsError, match="which is no digest"):
         answered(header, tag)
 
 
 @pytest.mark.parametrize("tag", [f'"{"a" * 40}"', f'"{"b" * 64}"', 'W/"ab-12_c"', "abc"])
 def test_the_tags_of_hubs_are_taken(hub: Hub, tag: str) -> None:
-    with module._patience():
+    with module._guarded():
         answered("etag", tag)
         answered("etag", 'W/"1a/b+c="', "GET")  # of what is not named by it
 
@@ -284,7 +284,7 @@ def test_the_tags_of_hubs_are_taken(hub: Hub, tag: str) -> None:
 @pytest.mark.parametrize("commit", ["../../victim", "", "a" * 39, "A" * 40, "main"])
 def test_a_commit_of_the_hub_that_is_none_is_refused(hub: Hub, commit: str) -> None:
     """The client names a file after it, and writes another commit's name into that."""
-    with module._patience(), pytest.raises(WeightsError, match=r"x-repo-commit is .*, which is no digest"):
+    with module._guarded(), pytest.raises(WeightsError, match=r"x-repo-commit is .*, which is no digest"):
         answered("x-repo-commit", commit)
     with pytest.raises(WeightsError, match=r"the hub's sha is .*, which is no digest"):
         informed({"sha": commit})
@@ -294,7 +294,7 @@ def test_what_the_hub_says_is_checked_whatever_becomes_of_a_connection(hub: Hub)
     """The client makes another session where a connection fails, and hf_xet has connections of its own: a hub that sent
     the client to a dead port had files written anywhere."""
     before = constants.HF_HUB_DISABLE_XET
-    with module._patience():
+    with module._guarded():
         close_session()
         with pytest.raises(WeightsError, match="which is no digest"):
             answered("etag", '"../../../victim"')
@@ -304,10 +304,10 @@ def test_what_the_hub_says_is_checked_whatever_becomes_of_a_connection(hub: Hub)
 
 
 def test_a_list_that_goes_on_elsewhere_is_refused(hub: Hub) -> None:
-    """What stands there would not be looked at, and would be kept for whoever uses that cache next."""
+    """Nothing checked that page, and the cache kept it for its next client."""
     url, listed = "https://hub.example/api/models/owner/model/tree/a", httpx2.Request("GET", "https://hub.example/api")
     listed.extensions["asked"] = "/api/models/owner/model/tree/a"
-    with module._patience():
+    with module._guarded():
         elsewhere = "https://hub.example/elsewhere"
         for page, refused in (f"{url}?cursor=b", False), (elsewhere, True), (f"{elsewhere}?/api/models/", True):
             reply = httpx2.Response(200, json=[], headers={"link": f'<{page}>; rel="next"'}, request=listed)
@@ -322,13 +322,13 @@ def test_pulls_of_one_process_wait_for_each_other_and_leave_the_client_to_others
     inside, over, order = threading.Event(), threading.Event(), list[str]()
 
     def first() -> None:
-        with module._patience():
+        with module._guarded():
             inside.set()
             over.wait(20)
             order.append("first")
 
     def second() -> None:
-        with module._patience():
+        with module._guarded():
             order.append("second")
 
     with beside(first):
@@ -345,14 +345,14 @@ def test_pulls_of_one_process_wait_for_each_other_and_leave_the_client_to_others
 def test_a_file_that_the_hub_lists_under_a_path_is_refused(hub: Hub, lie: dict[str, object]) -> None:
     """The client names what it keeps by it: a hub could have files of its own content written anywhere."""
     honest = {"type": "file", "path": "a", "size": 1, "oid": "a" * 40, "lfs": {"oid": "b" * 64, "size": 1}}
-    with module._patience(), pytest.raises(WeightsError, match=r"the hub's oid is .*, which is no digest"):
+    with module._guarded(), pytest.raises(WeightsError, match=r"the hub's oid is .*, which is no digest"):
         informed([honest, honest | lie])
-    with module._patience():
+    with module._guarded():
         informed([honest, {"type": "directory", "oid": "c" * 40, "path": "b"}])
 
 
 def test_the_commits_of_hubs_are_taken(hub: Hub) -> None:
-    with module._patience():
+    with module._guarded():
         answered("x-repo-commit", "a1" * 20)
     assert informed({"sha": "a1" * 20}).json() == {"sha": "a1" * 20}
     assert informed([{"path": "a"}]).json() == [{"path": "a"}], "the list of files"
@@ -366,7 +366,7 @@ def informed(body: object) -> httpx2.Response:
             return httpx2.Response(200, json=body)
         return httpx2.Response(307, headers={"location": "/elsewhere"})
 
-    with module._patience():
+    with module._guarded():
         hooks = huggingface_hub.get_session().event_hooks
         with httpx2.Client(transport=httpx2.MockTransport(answer), event_hooks=hooks, follow_redirects=True) as client:
             return client.get("https://hub.example/api/models/owner/model/revision/main")

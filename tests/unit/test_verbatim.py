@@ -118,9 +118,6 @@ def test_how_a_sentence_begins_is_no_part_by_itself(text: str) -> None:
         ("Ask Could Maria come", "Could", True),
         ("name: Could", "Could", True),
         ("What", "What", True),
-        ("Meet me. Cheers, Tom", "Cheers", False),
-        ("Meet me. Cheers, Tom", "Tom", True),
-        ("Cheers, Friends and Frasier", "Cheers", True),
         ("Sold as is with no warranty", "as is", True),
     ],
 )

@@ -60,8 +60,8 @@ canvases of 256, some 0.4 s at the worst, for which all others wait."""
 
 def extra_rows(request: ResolvedRequest, model: DiffusionGemma, max_rows: int) -> int:
     """Rows of a forward that take as long as a step of the request's constraint, about: an edge takes a processor as
-    long as a product with 1,000 parameters. A card walks the edges of automata itself, but a guide's looks are
-    its host's, beside which its forwards take no time: they count by what a host may do."""
+    long as a product with 1,000 parameters. A card walks automata itself. A guide's looks run on the card's host, whose
+    forwards are short beside them, so they count by what the host may do in one forward."""
     config = model.config
     hidden, inner = config.hidden_size, config.intermediate_size + config.top_k_experts * config.moe_intermediate_size
     rows = request.work * 1000 // (len(config.layers) * hidden * (4 * hidden + 3 * inner))

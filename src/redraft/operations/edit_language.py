@@ -83,7 +83,7 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
     build, said, values = Builder(limits), said_of(members, instruction), dict[str, _Values]()
     removing, only_renames = _removing(instruction), _ONLY_RENAMING.fullmatch(instruction)
 
-    def literal(text: str) -> Part:
+    def literal(text: str) -> tuple[int, int]:
         return build.literal(text.encode())
 
     def stated(clause: str) -> _Values:
@@ -103,8 +103,6 @@ def _compiled(members: Mapping[str, str], colon: str, instruction: str, limits: 
         return build.either([*parts, build.then(build.embed(names), literal(colon + value))])
 
     opened, closed = literal("{"), literal("}")
-    assert opened is not None
-    assert closed is not None
     first, more = opened[1], build.state()  # where nothing stands yet, and behind a member
     for key, value in members.items():
         nothing, behind, clause = build.state(), build.state(), ". ".join(said.spoken.get(key, ())) or None

@@ -36,7 +36,7 @@ def known_fingerprint(folder: Path) -> str:
 
 
 def texts_digest(folder: Path) -> str:
-    """A digest of what a checkpoint has beside these: tokenizer, templates and our own settings."""
+    """A digest of what `fingerprint` leaves out: tokenizer, chat template, image settings and `redraft.json`."""
     digest = hashlib.sha256()
     for path in (folder / name for name in (OWN_FILE, *TEXT_FILES)):
         digest.update(path.read_bytes() if path.is_file() else b"")

@@ -31,6 +31,7 @@ _TAG, _COMMIT, _OBJECT = re.compile(r'(?:W/)?"?[\w-]+"?'), re.compile("[0-9a-f]{
 _NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT, "sha": _COMMIT, "oid": _OBJECT}
 """What the client names files by, in headers and in what the hub lists."""
 _LISTS = "/api/models/"
+"""In the path of every answer that lists files."""
 _ALONE = threading.RLock()
 """What a pull changes of the client is of the whole process: of several at a time each waits for its turn."""
 _PARTS = ("connect", "read", "write", "pool")
@@ -63,7 +64,7 @@ def pull(name: str, *, progress: bool = True) -> Path:
     if not is_repository(name):
         raise WeightsError(f"{name!r} is not a repository name; it must look like google/diffusiongemma-26B-A4B-it")
     with ExitStack() as within:
-        for each in (_bars(progress), _patience(), _one_line(name)):
+        for each in (_bars(progress), _guarded(), _one_line(name)):
             within.enter_context(each)
         plan, wrong = _plan(name), list[str]()
         within.enter_context(_cleared(name))
@@ -167,10 +168,10 @@ def _cleared(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
-    """Gives the client's questions a time, which they have not; its downloads have their own. The client names files by
-    what the hub's answers say, so that may be no path. Without hf_xet: it names files by the hub's lists, of which any
-    answer may be a page, and waits for ever for a hub that says nothing, even behind Ctrl-C."""
+def _guarded() -> Iterator[None]:
+    """Limits the time of the client's questions; its downloads have a limit of their own. Refuses answers by which the
+    client would name a file with a path. Turns hf_xet off: it names files by the hub's lists, waits for a silent hub
+    for ever, and does not always end by Ctrl-C."""
     from huggingface_hub import constants, get_session
     from huggingface_hub.utils import _http
 
@@ -182,7 +183,7 @@ def _patience() -> Iterator[None]:
     def named(response: Any) -> None:
         said = [response.headers] if response.request.method == "HEAD" else []
         if _LISTS in response.request.extensions.get("asked", ""):
-            # Of what is there nothing would be looked at.
+            # The client would read a page elsewhere, and nothing here would check it.
             if _LISTS not in urlsplit(response.links.get("next", {}).get("url", _LISTS)).path:
                 raise WeightsError(f"the hub's list goes on outside of {_LISTS}; take another hub")
             response.read()

@@ -232,8 +232,8 @@ def with_stated_choices(schema: Any, text: str) -> Any:
     elsewhere = _REFERENCE.search(whole := json.dumps(schema))
     # Of one such field, by its plain name, the text says what it has, unless it says that there is none. Another, as
     # `work_email`, may not be there, and where there are two, whose the one is that is there is not said.
-    open_ = _DEPENDING.search(whole) or _NEGATION.search(text) or _LACKING.search(text)
-    named = [] if open_ else re.findall(r'"([^"]*(?:mail|url|link|page|site|reply)[^"]*)": [{]', whole, re.IGNORECASE)
+    unsure = _DEPENDING.search(whole) or _NEGATION.search(text) or _LACKING.search(text)
+    named = [] if unsure else re.findall(r'"([^"]*(?:mail|url|link|page|site|reply)[^"]*)": [{]', whole, re.IGNORECASE)
     said = named[0] if len(named) == 1 and named[0].lower() in ("email", "url") else None
     return schema if elsewhere or len(text) > MOST_CHARACTERS else narrowed(schema, MOST_DEPTH)
 

@@ -46,11 +46,8 @@ SEALED = (
 """What no part begins or ends within: times with seconds, and queries of URLs."""
 BETWEEN = ",;:"
 """No part ends with one of these."""
-_BEGINNING = re.compile(
-    r"(?:(?:\A|(?<=[.!?]\s)|(?<=\n))(?:Could|Would|Should|Does|What)(?= [^\W_])"
-    r"|(?:(?<=[.!?]\s)|(?<=\n))(?:Cheers|Regards|Signed|Sincerely|Thanks)(?=, [A-Z][^\n.,!?]{1,40}\s*\Z))"
-)
-"""How English sentences begin and letters end: no parts by themselves."""
+_BEGINNING = re.compile(r"(?:\A|(?<=[.!?]\s)|(?<=\n))(?:Could|Would|Should|Does|What)(?= [^\W_])")
+"""How English questions begin: no parts by themselves."""
 MOST_PLACES = 2_000_000
 """Places of a text in which what has been copied so far stands, summed over all that can be: half a second. A word of
 three letters and a space, 900 times, has 1.6 million; pages that people write have a few for each character."""
@@ -170,7 +167,7 @@ def integers_in(text: str) -> Dfa:
 
 @remembered
 def _all_parts(text: str, *, beginnings: bool = False) -> Dfa:
-    """With `beginnings`, too, or if there are no others."""
+    """The parts; with `beginnings`, or if there are no others, also the words with which questions begin."""
     alone = {} if beginnings else {match.start(): match[0] for match in _BEGINNING.finditer(text)}
     build = Builder(most_members=MOST_PLACES)
     first, last, (at, _) = build.state(), build.state(), build.literal(text.encode())

@@ -40,7 +40,7 @@ POSITION_LOOKS, LEAST_LOOKS, OWED_LOOKS = 16, 1000, 2**13
 answer has half as many tokens, as a list may by its `minItems`: some 25 microseconds each, or 100 of a schema that
 means it ill, and all others wait. Ordinary schemas need up to some 200."""
 LOOK_WORK = 2**9
-"""What one counts as, in edges that a processor walks meanwhile."""
+"""A look in units of `Language.work`: the edges that a processor walks meanwhile, about."""
 MOST_SAME = 4
 """Times in a row that one token is taken before hints are tried."""
 MOST_REPEATED = 48
@@ -73,7 +73,7 @@ WHITE = r"[ ]|\n[ \t]*"
 
 
 def most_looks(positions: int, shortest: int) -> int:
-    """How many a step of a canvas of so many positions has, where the shortest answer has so many tokens."""
+    """How many looks a step has, by the positions of its canvas and the tokens of the shortest answer."""
     return max(LEAST_LOOKS, POSITION_LOOKS * positions, min(OWED_LOOKS, 2 * shortest))
 
 
