@@ -17,7 +17,7 @@ PART_WALLS = {
     "core": 11_140,
     "images": 860,
     "model/gpu": 2_030,
-    "weights": 3_690,
+    "weights": 3_700,
     "constraints": 8_840,
     "tasks": 2_770,
     "tune": 4_450,
