@@ -635,6 +635,8 @@ max_denoising_steps = 2
         ("batch_size = 2", "batch_size = 0", "batch_size is 0"),
         ("batch_size = 2", "batch_size = 2\nbetas = [0.9, 1.0]", "betas is 1.0; it must be from 0 to below 1"),
         ("batch_size = 2", "batch_size = 2\nema = 1.5", "ema is 1.5; it must be from 0 to below 1"),
+        ("batch_size = 2", "batch_size = 2\nlr = 1e30", "lr is 1e+30; it must be from 1e-12 to 1"),
+        ("batch_size = 2", "batch_size = 2\nclip = nan", "clip is nan; it must be at least 1e-12"),
         ("max_denoising_steps = 2", "max_denoising_steps = 0", "[sampling] max_denoising_steps is 0"),
         ("max_denoising_steps = 2", "entropy_bound = 0.0", "[sampling] entropy_bound is 0.0"),
         ("canvas_length = 24", "canvas_length = 4", "raise [data] widths or most_blocks, or [model]"),

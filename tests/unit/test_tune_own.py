@@ -122,7 +122,7 @@ def test_tune_says_what_was_forgotten_and_how_to_keep_it(
 ) -> None:
     """One step at a rate that wrecks everything."""
     recipe(tmp_path, steps=1)
-    words = (tmp_path / "own.toml").read_text().replace("warmup = 1", "warmup = 1\nlr = 10.0")
+    words = (tmp_path / "own.toml").read_text().replace("warmup = 1", "warmup = 1\nlr = 1.0")
     (tmp_path / "own.toml").write_text(words)
     monkeypatch.setattr("redraft.measure.forgotten.names", lambda _: ("records", "repair"))
     said = shell(["tune", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]).err

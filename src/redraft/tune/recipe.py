@@ -298,9 +298,6 @@ def check(recipe: Recipe) -> None:
                     most = _HIGH.get(high, f"{high:.0f}")
                     limit = f"from {low:g} to {most}" if high < _NUMBER else f"at least {low:g}"
                     raise RecipeError(f"[{table}] {key} is {shown_number(value)}; it must be {limit}")
-    for key in ("lr", "clip"):
-        if not 0 < getattr(recipe.train, key) < math.inf:
-            raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
     _check_data(recipe.data)
     for key in ("plausible", "rolled", "own"):
         if recipe.objective.leave_one_out and getattr(recipe.objective, key):
@@ -391,7 +388,10 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
         **dict.fromkeys(("steps", "save_every", "probe_every", "probe_examples"), _COUNT),
         "batch_size": (1, _MOST_WIDE),
         **dict.fromkeys(("encode_steps", "warmup", "decay_steps", "seed", "most_rows"), _LARGE),
-        **dict.fromkeys(("final_lr", "weight_decay"), (0, _NUMBER)),
+        "lr": (1e-12, 1),  # AdamW moves a weight by about that much a step
+        "final_lr": (0, 1),
+        "clip": (1e-12, _NUMBER),
+        "weight_decay": (0, _NUMBER),
         "threads": (1, MOST_THREADS),
         "workers": (0, MOST_THREADS),
         "betas": _BELOW_ONE,
