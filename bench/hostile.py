@@ -11,7 +11,7 @@ Half as many come before it: the server's caches are full then (its memory grows
 more), and the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and above but
 those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's p99 under
 SLOWER times its quiet one, and fewer than one in a hundred of its answers cut by that second; resident memory, without
-the prefixes that the server keeps up to a bound of its own, back within GROWN; and no descriptor left open.
+what the server keeps up to bounds of its own, prefixes and automata, back within GROWN; and no descriptor left open.
 """
 
 from __future__ import annotations
@@ -243,10 +243,11 @@ def descriptors(pid: int) -> int:
 
 
 async def state(http: httpx2.AsyncClient, pid: int) -> tuple[float, float, int]:
-    """MiB of a server's resident memory and of the prefixes that it keeps, and its open descriptors but this one's."""
+    """MiB of a server's resident memory and of the prefixes and automata that it keeps, and its open descriptors but
+    this one's."""
     page = (await http.get("/metrics")).text
-    (kept,) = re.findall(r"^redraft_prefix_bytes (\S+)", page, re.MULTILINE)
-    return resident_mib(process=pid) or 0.0, float(kept) / 2**20, descriptors(pid) - 1
+    kept = re.findall(r"^redraft_(?:prefix|automaton)_bytes (\S+)", page, re.MULTILINE)
+    return resident_mib(process=pid) or 0.0, sum(map(float, kept)) / 2**20, descriptors(pid) - 1
 
 
 async def measured(url: str, pid: int, count: int, seed: int, report: Progress = silent) -> dict[str, Any]:
@@ -288,7 +289,7 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
         "bystander_cut": len(noticed["cut"]),
         "resident_mib": [round(before[0], 1), round(after[0], 1)],
         "resident_mib_each_tenth": meanwhile,
-        "kept_prefixes_mib": [round(before[1], 1), round(after[1], 1)],
+        "kept_mib": [round(before[1], 1), round(after[1], 1)],
         "descriptors": [before[2], after[2]],
     }
     return found | {"broken": broken(found)}
@@ -298,7 +299,7 @@ def broken(found: Mapping[str, Any]) -> list[str]:
     """What does not hold."""
     quiet, loud = found["bystander_quiet_ms"], found["bystander_ms"]
     most_sec = MOST_SEC + SLOWER * quiet["answer"]["p99"] / 1e3
-    before, after = (a - b for a, b in zip(found["resident_mib"], found["kept_prefixes_mib"], strict=True))
+    before, after = (a - b for a, b in zip(found["resident_mib"], found["kept_mib"], strict=True))
     said = {
         "an answer that is not promised": bool(found["wrong"]),
         f"an answer took over {most_sec:.1f} s": found["slowest_sec"] > most_sec,
@@ -342,9 +343,7 @@ def main() -> None:
 def record_of(figures: Mapping[str, Any], count: int) -> Record:
     """What is quoted of them."""
     quiet, loud = (figures[name]["answer"]["p99"] for name in ("bystander_quiet_ms", "bystander_ms"))
-    memory, kept = (
-        " and ".join(f"{one:.0f} MiB" for one in figures[key]) for key in ("resident_mib", "kept_prefixes_mib")
-    )
+    memory, kept = (" and ".join(f"{one:.0f} MiB" for one in figures[key]) for key in ("resident_mib", "kept_mib"))
     sent = f"{count} hostile requests, {AT_ONCE} at a time"
     return new_record(
         "hostile",
@@ -359,7 +358,7 @@ def record_of(figures: Mapping[str, Any], count: int) -> Record:
                 f"{figures['bystander_cut']} of {figures['bystander_answers']}",
             ),
             ("the server's resident memory before and after", memory),
-            ("of it, kept prefixes", kept),
+            ("of it, kept prefixes and automata", kept),
             ("its open descriptors before and after", " and ".join(map(str, figures["descriptors"]))),
             ("what did not hold", "; ".join(figures["broken"]) or "nothing"),
         ],

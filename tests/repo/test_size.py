@@ -9,15 +9,15 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_070, TESTS: 41_250}
+WHOLE_WALLS = {SOURCE: 55_100, TESTS: 41_310}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_140,
+    "core": 11_155,
     "images": 860,
     "model/gpu": 2_030,
-    "weights": 3_700,
+    "weights": 3_705,
     "constraints": 8_840,
     "tasks": 2_770,
     "tune": 4_450,

@@ -613,6 +613,12 @@ def test_options_of_an_edit_that_ask_for_nothing_or_have_their_constraint_pass()
         ("X: 1\nx: 2\n", 'Set "x" to 5.', "X: 1\nx: 5\n"),
         ("userId: 1\nuserid: 2\n", "Set userid to 5.", "userId: 1\nuserid: 5\n"),
         ('{"a_b": 1, "aB": 2, "c": 3}', "Set a b to 5.", '{"a_b": 1, "aB": 2, "c": 3}'),  # left open
+        ('{"Mode": 1, "mode": 2}', "Set the MODE to mode.", '{"Mode": 1, "mode": 2}'),  # spelled is the value alone
+        ('{"a_b": 1, "a.b": 2, "c": 3}', "Set b to 5.", '{"a_b": 1, "a.b": 2, "c": 3}'),
+        ('{"a.b": 1, "a-b": 2, "c": 3}', "Set a-b to 5.", '{"a.b": 1, "a-b": 5, "c": 3}'),
+        ('{"Id": 1, "id": 2}', "Set ID to 5.", '{"Id": 1, "id": 2}'),
+        ('{"retry": 2, "Retry": 3}', "Set max.retry to 5.", '{"retry": 2, "Retry": 3}'),
+        ('{"retry": 2, "other": 2}', "Use 9 instead of 2 for retry.delay.", '{"retry": 2, "other": 2}'),
     ],
 )
 def test_of_keys_that_differ_in_case_and_signs_the_one_that_is_spelled_is_meant(
@@ -622,12 +628,36 @@ def test_of_keys_that_differ_in_case_and_signs_the_one_that_is_spelled_is_meant(
     assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after
 
 
+@pytest.mark.parametrize(
+    ("instruction", "after"),
+    [
+        ("Set everything but b to 0.", (1, 2, 3)),
+        ("Set all values but a to 0.", (1, 2, 3)),
+        ("Set every key but b to 0", (1, 2, 3)),
+        ("Change all but b to 7 and c to 8.", (1, 2, 8)),
+        ("Everything but b becomes 5.", (1, 2, 3)),
+        ("Set a to 5 but leave b.", (5, 2, 3)),
+        ("Leave b, but set c to 9.", (1, 2, 9)),
+        ("Leave all values, but set c to 9.", (1, 2, 9)),
+    ],
+)
+def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: tuple[int, int, int]) -> None:
+    """It alone was: what stands behind "but" was read as a clause of its own."""
+    text = json.dumps(dict(zip("abc", (1, 2, 3), strict=True)))
+    done = redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1)
+    assert tuple(json.loads(done.text).values()) == after
+    assert bool(done.left_out) is (after == (1, 2, 3) or "all but" in instruction)
+
+
 def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None:
     """`ratio = ""` was of another type, and "Use fast as retry.delay" wrote "fast.delay", both without a word."""
     engine = redraft.load("nano")
     done = engine.edit(TOML, (0, len(TOML)), instruction="Set host to null.", seed=1)
     assert 'host = ""' in done.text
     assert engine.edit(TOML, (0, len(TOML)), instruction="Set port to null.", seed=1).text == TOML
+    close = '[a]\nname="x"\ncount=5\nflag=true\n'
+    for instruction in "Set count to null.", "Clear flag.":
+        assert engine.edit(close, (0, len(close)), instruction=instruction, seed=1).text == close
     shell = 'PORT=8080\nNAME="x y"\n'  # which has no types
     assert engine.edit(shell, (0, len(shell)), instruction="Set PORT to null", seed=1).text == 'PORT=""\nNAME="x y"\n'
     for instruction in "Use fast as retry.delay", "Assign fast to retry.delay":

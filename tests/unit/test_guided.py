@@ -19,7 +19,7 @@ from tests.helpers import ORACLE, PROMPT, SCHEMA, beside
 from redraft.config import read_config
 from redraft.constraints.compile.hints import hints_of
 from redraft.constraints.compile.limits import CompileLimits, TimeLimitError
-from redraft.constraints.condition.guide import POSITION_LOOKS, Guide
+from redraft.constraints.condition.guide import LOOK_WORK, POSITION_LOOKS, Guide
 from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
@@ -332,6 +332,13 @@ def test_of_wide_guided_canvases_a_card_takes_four_in_a_forward(engine: Engine) 
         assert extra_rows(held, cast(Any, model), rows) >= rows // 4
     assert extra_rows(held, cast(Any, large), rows) == rows // 4
     assert extra_rows(oracle, cast(Any, large), rows) == 0
+
+
+def test_what_a_step_looks_at_is_counted_by_its_positions_and_what_it_owes() -> None:
+    """By hand: 16 looks a position, at least 1,000, and two for each token of the shortest answer."""
+    small, large = guided(INTERFACE), guided({"type": "array", "minItems": 400, "items": {"const": "abcdef"}})
+    assert [small.work_at(positions) // LOOK_WORK for positions in (1, 8, 256)] == [1000, 1000, 4096]
+    assert large.work_at(64) // LOOK_WORK == 2 * large.shortest > 1024
 
 
 def test_the_first_matcher_is_made_before_the_engine_has_it() -> None:

@@ -32,6 +32,7 @@ TEXT = "Order QT-778-B: write to office@graystone.net, or see https://docs.pinwh
         ("email", "邮箱a@b.cn", []),
         ("url", "example.com or https://docs.x", []),
         ("url", "ftp://a.b/c or https://docs.x", []),
+        ("url", "https://docs.x's front page", ["https://docs.x"]),
         ("url", "见https://a.cn/x，然后", []),
         # and where the name says something else
         ("mail", "12 Main Street; a@b.co", []),

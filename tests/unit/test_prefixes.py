@@ -1,11 +1,14 @@
 """The store of prefixes: what a chunk takes, what is not kept, and what its names cost."""
 
+import mmap
+from pathlib import Path
+
 import pytest
 import torch
 from tests.helpers import tiny_config
 
 from redraft.cache import Prefix
-from redraft.engine.prefixes import Chain, Prefixes
+from redraft.engine.prefixes import LEAST_APART, Chain, Prefixes, _apart
 
 pytestmark = pytest.mark.typed
 
@@ -69,6 +72,24 @@ def test_what_is_loaded_is_what_was_kept(window: int, length: int) -> None:
         first = 0 if layer.window is None else max(0, found.length - layer.window + 1)
         held = layer.keys[:, first - layer.origin : found.length - layer.origin].transpose(0, 1)
         assert torch.equal(held, whole[first:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_chunk_has_pages_of_its_own(dtype: torch.dtype) -> None:
+    """Between what requests need for a moment, kept ones left a server a tenth more memory than they have bytes."""
+    like, maps = torch.zeros(1, dtype=dtype), Path("/proc/self/maps")
+    large, small = _apart(like, LEAST_APART), _apart(like, LEAST_APART - 4)
+    assert [one.nbytes for one in (large, small)] == [LEAST_APART, LEAST_APART - 4]
+    assert large.dtype == small.dtype == dtype
+    assert large.data_ptr() % mmap.PAGESIZE == 0
+    large.fill_(1.0)
+    assert large.float().mean() == 1
+    with pytest.raises(MemoryError, match="out of memory"):
+        _apart(like, 2**60)
+    if maps.exists():
+        inside = [line for line in maps.read_text().splitlines() if "[heap]" in line]
+        ends = [[int(end, 16) for end in line.split()[0].split("-")] for line in inside]
+        assert not any(low <= large.data_ptr() < high for low, high in ends)
 
 
 def test_a_name_stands_for_everything_before_it() -> None:

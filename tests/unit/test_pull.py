@@ -309,11 +309,38 @@ def test_a_list_that_goes_on_elsewhere_is_refused(hub: Hub) -> None:
     listed.extensions["asked"] = "/api/models/owner/model/tree/a"
     with module._guarded():
         elsewhere = "https://hub.example/elsewhere"
-        for page, refused in (f"{url}?cursor=b", False), (elsewhere, True), (f"{elsewhere}?/api/models/", True):
+        climbing = f"{url}/../../../../../../else?cursor=b"  # which the client takes for /else
+        for page, refused in [
+            (f"{url}?cursor=b", False),
+            (f"{url}/../b?cursor=b", False),
+            (elsewhere, True),
+            (f"{elsewhere}?/api/models/", True),
+            (climbing, True),
+        ]:
             reply = httpx2.Response(200, json=[], headers={"link": f'<{page}>; rel="next"'}, request=listed)
             with pytest.raises(WeightsError, match="list goes on outside") if refused else nullcontext():
                 for hook in huggingface_hub.get_session().event_hooks["response"]:
                     hook(reply)
+
+
+def test_a_list_without_an_end_is_refused(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_PAGES", 3)
+    page = httpx2.Request("GET", "https://hub.example/api", extensions={"asked": "/api/models/owner/model/tree/a"})
+    with module._guarded():
+        hook = huggingface_hub.get_session().event_hooks["response"][-1]
+        for _ in range(3):
+            hook(httpx2.Response(200, json=[], request=page))
+        with pytest.raises(WeightsError, match="list has over 3 pages"):
+            hook(httpx2.Response(200, json=[], request=page))
+
+
+def test_what_a_hub_listed_earlier_is_asked_again(hub: Hub) -> None:
+    """A mirror that was being filled named no tokenizer, and that stayed so; and a lie that was kept would."""
+    kept = hub.folder.parents[1] / "trees" / "abc.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")
+    pull("owner/model")
+    assert not kept.exists()
 
 
 def test_pulls_of_one_process_wait_for_each_other_and_leave_the_client_to_others(hub: Hub) -> None:

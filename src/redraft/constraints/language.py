@@ -225,7 +225,7 @@ class GuidedLanguage(Language):
 
     @property
     def work(self) -> int:
-        """What its looks take at most (`condition/guide.py`), of which few forwards hold many."""
+        """What a position's looks take of the host at most (`condition/guide.py`); a step has some in any case."""
         return LOOK_WORK * POSITION_LOOKS
 
     def work_at(self, positions: int) -> int:

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from redraft.cache import Prefix
 from redraft.config import LayerConfig
@@ -33,6 +36,10 @@ LEAST_BYTES = 256 * 2**20
 KEPT_CHUNKS = 48
 """The default bound: LEAST_BYTES, or a prompt of this many chunks if that is more: for the 26B model, whose chunk has
 55 MiB, it is."""
+
+
+LEAST_APART = 2**16
+"""Bytes of a chunk that has pages of its own: a process has a bound of such areas, too."""
 
 
 class Chain:
@@ -57,7 +64,8 @@ class Chain:
 @dataclass
 class _Chunk:
     """One link of a chain. `children` counts chunks that continue it: while there are any, it stays. Keys and values of
-    all layers are one tensor: small ones, and what C++ keeps of each, would tear holes into a server's heap."""
+    all layers are one tensor: small ones, and what C++ keeps of each, would tear holes into a server's heap. So would
+    chunks themselves, which come and go at any time: each lies beside it."""
 
     parent: Name
     rows: int
@@ -134,7 +142,7 @@ class Prefixes:
             return
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
-        numbers = prefix.layers[0].keys.new_empty(size // self.itemsize)
+        numbers = _apart(prefix.layers[0].keys, size)
         for part, layer in zip(self._parts(numbers, end - start), prefix.layers, strict=True):
             for kept, view in zip(part, layer.snapshot(start, end), strict=True):
                 kept.copy_(view)
@@ -173,3 +181,15 @@ class Prefixes:
             self.num_bytes -= dropped.num_bytes
             if dropped.parent != ROOT:
                 self._chunks[dropped.parent].children -= 1
+
+
+def _apart(like: Tensor, num_bytes: int) -> Float[Tensor, "numbers"]:
+    """Room for numbers of a tensor's type where it is, in a processor's memory in pages of their own. Raises
+    MemoryError."""
+    if like.device.type != "cpu" or num_bytes < LEAST_APART:
+        return like.new_empty(num_bytes // like.element_size())
+    try:
+        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"out of memory: {error}") from error
+    return torch.frombuffer(pages, dtype=like.dtype)

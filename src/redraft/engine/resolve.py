@@ -28,8 +28,8 @@ from redraft.images.prompt import PlacedImage
 from redraft.options import MOST_STEPS, SeedCanvas
 
 MOST_WORK, LEAST_WIDTH = 2**23, 8
-"""Of a constraint at a step (`Language.work` times positions), which is a fifth of a second of one core by logarithms,
-and a third of that otherwise: all others wait for it. And the width that a canvas has at least."""
+"""Of a constraint at a step (`Language.work`, of a position, times positions), which is a fifth of a second of one core
+by logarithms, and a third of that otherwise: all others wait for it. And the width that a canvas has at least."""
 DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
 """Options that the dial sets."""
 

@@ -168,7 +168,9 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
     as_it_was = Revision(shown[1], 0, 0, False, (f'"{instruction}"',))
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = _shown_record(engine, lead + shown[1], instruction, room)
-        if record is None and ("\n" not in "".join(shown).strip() or judge_of("".join(shown)) is None):
+        text = "".join(shown)
+        is_line = "\n" not in text.strip() and not (text.lstrip().startswith("{") and is_of("JSON", text))
+        if record is None and (is_line or judge_of(text) is None):
             raise RequestError(NO_RECORD)
         asked = instruction if record is None else record.asked(instruction)
         possible = None if record is None else _possible(engine, record.text, asked)

@@ -13,8 +13,16 @@ from redraft.operations.formats import Number, loads
 
 MOST_NAME = 100  # characters of a key or value whose words are compared with those of an instruction
 SHORT = ("Inc", "Ltd", "Corp", "Co", "Jr", "Sr", "St")
-CUTS = re.compile("".join(rf"(?<!\b{word})" for word in SHORT) + r"[.;]\s+(?:and\s+)?|,?\s+(?:and|but)\s+|,\s+", re.I)
-"""Where a clause of an instruction ends, perhaps; the point behind some words is no sentence's."""
+_MANY = "everything anything nothing all others rest ones each them keys values fields settings entries lines key one"
+CUTS = re.compile(
+    "".join(rf"(?<!\b{word})" for word in SHORT)
+    + r"[.;]\s+(?:and\s+)?|,\s+(?:and|but)\s+|\s+and\s+|"
+    + "".join(rf"(?<!\b{word})" for word in _MANY.split())
+    + r"\s+but\s+|,\s+",
+    re.IGNORECASE,
+)
+"""Where a clause of an instruction ends, perhaps; the point behind some words is no sentence's, and "but" behind others
+names what is left out."""
 SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)})(?=\.(?!\w))")
 LEAST_SHARED = 4
 """Letters of a word that stand for it, as "debug" for "debugging"."""
@@ -96,7 +104,7 @@ class Member:
         elif is_line and bare and (_WORD if is_shell else _PLAIN).fullmatch(value):
             written = value
         elif value is None and "=" in self.sep:  # which has no null, nor TOML an empty number or date
-            if not bare and not is_shell and not self.written.startswith(('"', "'")):
+            if not (bare or (is_shell and self.key.isupper()) or self.written.startswith(('"', "'"))):
                 return None
             written = "" if bare else '""'
         elif is_line and self.written.startswith("'") and not {*value} & {"'", "\\"}:
@@ -181,7 +189,11 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
             some = best
         chosen |= dict(some) if len(some) == 1 else {}
     alike = Counter(_loose(one.name) for one in chosen.values())
-    kept = {i: one for i, one in chosen.items() if alike[_loose(one.name)] == 1 or _is_spelled(one.name, instruction)}
+    ahead = " ".join(re.split(r" to |=", clause)[0] for clause in clauses)  # and no new value
+    spelled = {one.name: ahead if shared(one.name, words_of(ahead)) else instruction for one in chosen.values()}
+    kept = {
+        i: one for i, one in chosen.items() if alike[_loose(one.name)] == 1 or _is_spelled(one.name, spelled[one.name])
+    }
     alike = Counter(_loose(one.name) for one in kept.values())
     return {i: one for i, one in sorted(kept.items()) if alike[_loose(one.name)] == 1}
 

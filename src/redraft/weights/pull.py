@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from redraft.errors import RedraftError, RequestError, RunError, WeightsError
 from redraft.files import alone, is_free
@@ -32,6 +31,7 @@ _NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT, "sha":
 """What the client names files by, in headers and in what the hub lists."""
 _LISTS = "/api/models/"
 """In the path of every answer that lists files."""
+MOST_PAGES = 1000  # of lists: the client asks for them as long as the hub names a next one
 _ALONE = threading.RLock()
 """What a pull changes of the client is of the whole process: of several at a time each waits for its turn."""
 _PARTS = ("connect", "read", "write", "pool")
@@ -64,8 +64,9 @@ def pull(name: str, *, progress: bool = True) -> Path:
     if not is_repository(name):
         raise WeightsError(f"{name!r} is not a repository name; it must look like google/diffusiongemma-26B-A4B-it")
     with ExitStack() as within:
-        for each in (_bars(progress), _guarded(), _one_line(name)):
+        for each in (_bars(progress), _one_line(name), _guarded()):
             within.enter_context(each)
+        shutil.rmtree(_folder(name) / "trees", ignore_errors=True)  # lists of another hub, or of one not yet filled
         plan, wrong = _plan(name), list[str]()
         within.enter_context(_cleared(name))
         if not any(file.is_missing for file in plan) and _remove_wrong(plan, read=True):  # a disk has lost some since
@@ -149,13 +150,18 @@ def _cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
+def _folder(name: str) -> Path:
+    """Where the client keeps what it has of a repository."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return _cache() / repo_folder_name(repo_id=name, repo_type="model")
+
+
 @contextmanager
 def _cleared(name: str) -> Iterator[None]:
     """Without the halves of files that killed pulls left: the client goes on with none. Where another pulls the same
     now, they are its own."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = _cache() / repo_folder_name(repo_id=name, repo_type="model")
+    folder = _folder(name)
     folder.mkdir(parents=True, exist_ok=True)
     ours = is_free(folder) and not (folder / "blobs").is_symlink()  # which may lead to a folder of others
     for half in folder.glob("blobs/*.incomplete") if ours else ():
@@ -175,17 +181,22 @@ def _guarded() -> Iterator[None]:
     from huggingface_hub import constants, get_session
     from huggingface_hub.utils import _http
 
+    pages = 0
+
     def bound(request: Any) -> None:
         given = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {part: given.get(part) or PATIENCE_SEC for part in _PARTS}
         request.extensions.setdefault("asked", request.url.path)  # which stays where the hub sends the client elsewhere
 
     def named(response: Any) -> None:
+        nonlocal pages
         said = [response.headers] if response.request.method == "HEAD" else []
         if _LISTS in response.request.extensions.get("asked", ""):
             # The client would read a page elsewhere, and nothing here would check it.
-            if _LISTS not in urlsplit(response.links.get("next", {}).get("url", _LISTS)).path:
+            if _LISTS not in response.url.join(response.links.get("next", {}).get("url", _LISTS)).path:
                 raise WeightsError(f"the hub's list goes on outside of {_LISTS}; take another hub")
+            if (pages := pages + 1) > MOST_PAGES:
+                raise WeightsError(f"the hub's list has over {MOST_PAGES} pages; take another hub")
             response.read()
             with suppress(ValueError):  # the client says of what else it cannot read
                 found = response.json()

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from redraft.constraints.compile.remembered import REMEMBERED
 from redraft.engine.loop import Loop
 from redraft.engine.request import Generation
 from redraft.operations.engine import Engine
@@ -46,6 +47,7 @@ class Metrics:
         self._gauge("redraft_running_requests", "Sharing forwards now", lambda: len(loop.scheduler.running))
         self._gauge("redraft_cache_bytes", "Keys and values of running requests", lambda: loop.num_bytes)
         self._gauge("redraft_prefix_bytes", "Keys and values kept for later prompts", lambda: prefixes.num_bytes)
+        self._gauge("redraft_automaton_bytes", "Automata kept for later constraints", lambda: REMEMBERED.num_bytes)
         self._gauge("redraft_prefix_hit_tokens", "Prompt tokens found in kept prefixes", lambda: prefixes.hits)
         self._gauge("redraft_prefix_miss_tokens", "Prompt tokens that were encoded", lambda: prefixes.misses)
 
