@@ -11,7 +11,8 @@ Half as many come before it: the server's caches are full then (its memory grows
 more), and the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and above but
 those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's p99 under
 SLOWER times its quiet one, and fewer than one in a hundred of its answers cut by that second; resident memory, without
-what the server keeps up to bounds of its own, prefixes and automata, back within GROWN; and no descriptor left open.
+the prefixes, automata and schemas that the server keeps up to bounds of their own, back within GROWN; and no descriptor
+left open.
 """
 
 from __future__ import annotations
@@ -243,10 +244,10 @@ def descriptors(pid: int) -> int:
 
 
 async def state(http: httpx2.AsyncClient, pid: int) -> tuple[float, float, int]:
-    """MiB of a server's resident memory and of the prefixes and automata that it keeps, and its open descriptors but
-    this one's."""
+    """MiB of a server's resident memory and of the prefixes, automata and schemas that it keeps, and its open
+    descriptors but this one's."""
     page = (await http.get("/metrics")).text
-    kept = re.findall(r"^redraft_(?:prefix|automaton)_bytes (\S+)", page, re.MULTILINE)
+    kept = re.findall(r"^redraft_(?:prefix|constraint)_bytes (\S+)", page, re.MULTILINE)
     return resident_mib(process=pid) or 0.0, sum(map(float, kept)) / 2**20, descriptors(pid) - 1
 
 
@@ -358,7 +359,7 @@ def record_of(figures: Mapping[str, Any], count: int) -> Record:
                 f"{figures['bystander_cut']} of {figures['bystander_answers']}",
             ),
             ("the server's resident memory before and after", memory),
-            ("of it, kept prefixes and automata", kept),
+            ("of it, kept prefixes, automata and schemas", kept),
             ("its open descriptors before and after", " and ".join(map(str, figures["descriptors"]))),
             ("what did not hold", "; ".join(figures["broken"]) or "nothing"),
         ],

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_100, TESTS: 41_310}
+WHOLE_WALLS = {SOURCE: 55_120, TESTS: 41_360}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -17,16 +17,16 @@ PART_WALLS = {
     "core": 11_155,
     "images": 860,
     "model/gpu": 2_030,
-    "weights": 3_705,
+    "weights": 3_710,
     "constraints": 8_840,
     "tasks": 2_770,
     "tune": 4_450,
     "measure": 2_870,
-    "server": 6_900,
+    "server": 6_910,
     "operations": 4_930,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_370,
+    "cli": 5_380,
 }
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import http.server
+import io
+import json
+import os
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,7 +19,7 @@ import pytest
 from openai import OpenAI
 from PIL import Image
 from tests.helpers import beside
-from tests.pictures import drawn, encoded
+from tests.pictures import drawn, encoded, write_whole
 from tests.server.conftest import Inside, inside
 
 from redraft.constraints.compile.limits import READING
@@ -26,6 +30,7 @@ from redraft.images.pixels import LIMITS, is_small
 from redraft.measure.process_memory import resident_mib
 from redraft.operations.engine import Engine
 from redraft.server.http.fetch import Fetcher, is_public
+from redraft.server.http.log import Log
 from redraft.server.http.settings import Settings
 
 SMALL = {"seed": 3, "max_tokens": 16, "max_steps": 3}
@@ -64,6 +69,25 @@ def test_chat_and_responses_give_what_python_gives(client: OpenAI, seeing: Engin
         model="eye", messages=turns(url), seed=3, max_tokens=16, extra_body=extra, stream=True
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == wanted.text
+
+
+def test_files_that_were_changed_are_no_fault_of_who_sends_an_image(tmp_path: Path) -> None:
+    """It was a 400 that named the server's folder, and nothing was in the log."""
+    folder, sink = write_whole(tmp_path), io.StringIO()
+    engine = Engine.load(folder, device="cpu")
+    os.utime(folder / "model.safetensors", (1, 1))
+    for at in inside(engine, Settings(), Log(sink)):
+        asked = {"messages": turns(url_of(encoded(drawn(8, 8))))} | SMALL
+        reply = post(at, "chat/completions", asked)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (500, "engine_failed")
+        streamed = post(at, "chat/completions", asked | {"stream": True})
+        for text in reply.text, streamed.text:
+            assert "a part of this server's model cannot be read" in text
+            assert str(tmp_path) not in text
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    said = [line["kind"] for line in lines if line["event"] == "failure"]
+    assert said
+    assert all(f"WeightsError: the files of {folder} were changed since" in one for one in said)
 
 
 def post(server: Inside, path: str, body: dict[str, Any]) -> httpx2.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.helpers import Shell, edit_tensors, nano_copy
+
+from redraft import load
+from redraft.errors import WeightsError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 NORM = "model.decoder.norm.weight"
@@ -87,6 +91,18 @@ def test_a_damaged_checkpoint_is_one_line_and_left_alone(name: str, tmp_path: Pa
     (line,) = err.splitlines()
     assert (out, line.startswith("redraft: "), said in line) == ("", True, True), err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_whose_name_is_no_utf8_is_named_as_the_reason(tmp_path: Path) -> None:
+    """What had been trained into it looked lost: its weights were said to be cut short."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has no such names")
+    nano_copy(folder)
+    with pytest.raises(WeightsError, match="its name is no UTF-8, and such files cannot be opened; rename the folder"):
+        load(folder)
 
 
 @pytest.mark.parametrize("how", [[], ["--causal"], ["--watch"]])

@@ -229,6 +229,12 @@ def test_a_hub_that_has_another_snapshot_by_now_is_asked_for_what_that_holds(hub
     assert there(hub) == WANTED
 
 
+def test_a_file_over_the_limit_of_the_process_is_no_fault_of_the_network(hub: Hub) -> None:
+    hub.fail_at, hub.error = "tokenizer.json", OSError(errno.EFBIG, "File too large")
+    with pytest.raises(RunError, match="larger than this process may write; raise ulimit -f"):
+        pull("owner/model")
+
+
 def test_a_connection_that_breaks_is_one_line(hub: Hub) -> None:
     hub.fail_at, hub.error = "tokenizer.json", httpx2.ReadTimeout("The read operation timed out")
     with pytest.raises(RunError, match="timed out"):

@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, TypeVar, TypeVarTuple
 
 from redraft.constraints.compile.dialect import URIS, draft_of, reached, validated_as
 from redraft.constraints.compile.ecma import for_rust
 from redraft.constraints.compile.keywords import NEWER_FORMATS
 from redraft.constraints.compile.limits import CALLER, GONE, JUDGES, QUICK_JUDGES, UNTIL, TimeLimitError, is_gone
+from redraft.constraints.compile.remembered import remembered
 from redraft.constraints.isolated import Helper
 from redraft.constraints.places import Span, path_in, repeated, span_of, unfenced
 from redraft.errors import BusyError, ConstraintError, DeadlineError, awaited
@@ -146,7 +147,7 @@ def verdicts(
     return [(path, reduce(lambda said, one: said.replace(*one), spelt.items(), said)) for path, said in found]
 
 
-@lru_cache(maxsize=32)  # each answer asks, and a schema of 350 kB takes 0.09 s
+@remembered  # each answer asks, and a schema of 350 kB takes 0.09 s
 def _read(given: str) -> tuple[int, str, dict[str, str]]:
     """The draft that the library reads a schema by, the schema as it reads it, and what it calls patterns that it would
     not read as ECMA's."""

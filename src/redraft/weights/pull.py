@@ -269,5 +269,7 @@ def _one_line(name: str) -> Iterator[None]:
                 f"the disk of {_cache()} is full; free space, or set HF_HOME to a larger disk, and pull again:"
                 " files that are complete are kept"
             ) from error
+        if errno.EFBIG in found:
+            raise RunError(f"a file of {name} is larger than this process may write; raise ulimit -f") from error
         reason = str(cause).strip() or type(cause).__name__
         raise RunError(f"{name} could not be fetched ({reason}); check the network and pull again") from error

@@ -276,6 +276,8 @@ def opened(path: Path) -> Any:  # safetensors' handle has no public type
             raise OSError("it is no regular file")
         if path.exists() and not os.access(path, os.R_OK):  # of which the library says that there is no such file
             raise OSError("permission denied")
+        if (named := str(path)).encode(errors="replace").decode() != named:
+            raise OSError("its name is no UTF-8, and such files cannot be opened; rename the folder")
         return safe_open(path, framework="pt", device="cpu")
     except SafetensorError as error:
         size = path.stat().st_size

@@ -1,7 +1,8 @@
-"""Automata that are kept by what made them, up to a number of bytes: one that is asked for may have 50 MB."""
+"""Automata and schemas that are kept by what made them, up to a number of bytes: an automaton may have 50 MB."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -67,5 +68,5 @@ def size_of(thing: Any) -> int:
     if isinstance(thing, tuple):
         return OVERHEAD + sum(map(size_of, thing))
     if isinstance(thing, str | bytes):
-        return OVERHEAD + 4 * len(thing)
+        return OVERHEAD + sys.getsizeof(thing)
     return OVERHEAD + int(getattr(thing, "num_bytes", 0))

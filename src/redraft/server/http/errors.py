@@ -15,10 +15,12 @@ from redraft.errors import (
     INPUT_ERRORS,
     BusyError,
     CallerError,
+    ConfigError,
     ConstraintError,
     DeadlineError,
     RedraftError,
     UnsatisfiedError,
+    WeightsError,
     as_request_error,
     did_you_mean,
 )
@@ -126,6 +128,8 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
     if isinstance(error, DeadlineError):
         late = "the prompt was read" if "the prompt" in message else "there was a valid answer"
         return ApiError(504, f"the time was up before {late}; raise deadline_ms", code="deadline")
+    if isinstance(error, ConfigError | WeightsError):  # of files of this machine, which no request has a part in
+        return ApiError(500, "a part of this server's model cannot be read; the log says why", code="engine_failed")
     if not isinstance(error, CallerError):
         return ApiError(500, _harmless(error), code="engine_failed")
     if "the model's context is" in message:
@@ -163,7 +167,9 @@ def as_sent(refusal: ApiError, body: BaseModel) -> ApiError:
 
 
 def kind_of(error: BaseException) -> str:
-    """What the log says of a failure."""
+    """What the log says of a failure: its kind, and all of it where the model's own files are at fault."""
+    if isinstance(error, ConfigError | WeightsError):
+        return f"{type(error).__name__}: {error}"
     return type(error.__cause__ or error).__name__
 
 

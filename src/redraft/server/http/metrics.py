@@ -47,7 +47,7 @@ class Metrics:
         self._gauge("redraft_running_requests", "Sharing forwards now", lambda: len(loop.scheduler.running))
         self._gauge("redraft_cache_bytes", "Keys and values of running requests", lambda: loop.num_bytes)
         self._gauge("redraft_prefix_bytes", "Keys and values kept for later prompts", lambda: prefixes.num_bytes)
-        self._gauge("redraft_automaton_bytes", "Automata kept for later constraints", lambda: REMEMBERED.num_bytes)
+        self._gauge("redraft_constraint_bytes", "Automata and schemas kept", lambda: REMEMBERED.num_bytes)
         self._gauge("redraft_prefix_hit_tokens", "Prompt tokens found in kept prefixes", lambda: prefixes.hits)
         self._gauge("redraft_prefix_miss_tokens", "Prompt tokens that were encoded", lambda: prefixes.misses)
 
