@@ -319,7 +319,10 @@ def test_bad_keys_are_refused(tmp_path: Path, text: str | None, said: str) -> No
         (["--max-running", "0"], "--max-running is 0; it must be at least 1"),
         (["--port", "99999"], "--port is 99999; it must be from 0 to 65535"),
         (["--cors-origin", "app.example"], "--cors-origin is 'app.example'; it must be as browsers send it"),
-        (["--image-host", "http://a.example"], "--image-host is 'http://a.example'; it must be as URLs have it"),
+        (
+            ["--image-host", "http://a.example"],
+            "--image-host is 'http://a.example'; it must be a name, like img.example",
+        ),
         (["--name", " "], "--name is empty; give a name, or leave it out"),
         (["--alias", ""], "--alias is empty; give a name, or leave it out"),
         (["--api-key-file", "/"], "--api-key-file / cannot be read: Is a directory; give one with a key a line"),

@@ -24,11 +24,12 @@ from tests.server.conftest import Inside, inside
 
 from redraft.constraints.compile.limits import READING
 from redraft.engine import vision
-from redraft.errors import RequestError
+from redraft.errors import RequestError, WeightsError
 from redraft.images.messages import GivenImage
 from redraft.images.pixels import LIMITS, is_small
 from redraft.measure.process_memory import resident_mib
 from redraft.operations.engine import Engine
+from redraft.server.http.errors import refusal_of
 from redraft.server.http.fetch import Fetcher, is_public
 from redraft.server.http.log import Log
 from redraft.server.http.settings import Settings
@@ -88,6 +89,8 @@ def test_files_that_were_changed_are_no_fault_of_who_sends_an_image(tmp_path: Pa
     said = [line["kind"] for line in lines if line["event"] == "failure"]
     assert said
     assert all(f"WeightsError: the files of {folder} were changed since" in one for one in said)
+    mine = refusal_of(WeightsError(f"{folder} is damaged"), local=True)
+    assert (mine.status, mine.message) == (500, f"{folder} is damaged"), "whose rows they are has the files, too"
 
 
 def post(server: Inside, path: str, body: dict[str, Any]) -> httpx2.Response:

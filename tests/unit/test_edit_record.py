@@ -617,6 +617,9 @@ def test_options_of_an_edit_that_ask_for_nothing_or_have_their_constraint_pass()
         ('{"a_b": 1, "a.b": 2, "c": 3}', "Set b to 5.", '{"a_b": 1, "a.b": 2, "c": 3}'),
         ('{"a.b": 1, "a-b": 2, "c": 3}', "Set a-b to 5.", '{"a.b": 1, "a-b": 5, "c": 3}'),
         ('{"Id": 1, "id": 2}', "Set ID to 5.", '{"Id": 1, "id": 2}'),
+        ('{"port": 1, "PORT": 2}', "Assign 5 to port and keep PORT", '{"port": 1, "PORT": 2}'),
+        ('{"port": 1, "PORT": 2}', "Set port to 5 and assign 7 to PORT", '{"port": 1, "PORT": 2}'),
+        ('{"port": 1, "PORT": 2, "a": 3}', "Set port to 5 and set a to PORT", '{"port": 5, "PORT": 2, "a": "PORT"}'),
         ('{"retry": 2, "Retry": 3}', "Set max.retry to 5.", '{"retry": 2, "Retry": 3}'),
         ('{"retry": 2, "other": 2}', "Use 9 instead of 2 for retry.delay.", '{"retry": 2, "other": 2}'),
     ],
@@ -639,6 +642,9 @@ def test_of_keys_that_differ_in_case_and_signs_the_one_that_is_spelled_is_meant(
         ("Set a to 5 but leave b.", (5, 2, 3)),
         ("Leave b, but set c to 9.", (1, 2, 9)),
         ("Leave all values, but set c to 9.", (1, 2, 9)),
+        ("Leave everything but set c to 9", (1, 2, 9)),
+        ("Change nothing but c to 9.", (1, 2, 9)),
+        ("Set a to 5 but b to 6", (5, 6, 3)),
     ],
 )
 def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: tuple[int, int, int]) -> None:
@@ -646,7 +652,24 @@ def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: 
     text = json.dumps(dict(zip("abc", (1, 2, 3), strict=True)))
     done = redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1)
     assert tuple(json.loads(done.text).values()) == after
-    assert bool(done.left_out) is (after == (1, 2, 3) or "all but" in instruction)
+    assert bool(done.left_out) is (after == (1, 2, 3) or "all but" in instruction or "nothing" in instruction)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "after"),
+    [
+        ("Set name to nothing but love", '{"name": "nothing but love", "port": 80}'),
+        ("Set name to nothing but keep port", '{"name": "", "port": 80}'),
+        ("Replace old with nothing but keep port", '{"name": "", "port": 80}'),
+        ("Name should be all but port should be 5", '{"name": "all", "port": 5}'),
+        ("Set name to rest but set port to 5", '{"name": "rest", "port": 5}'),
+        ('Set name to "everything but you"', '{"name": "everything but you", "port": 80}'),
+        ("Replace old with one but remove port", '{"name": "one"}'),
+    ],
+)
+def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -> None:
+    text = '{"name": "old", "port": 80}'
+    assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after
 
 
 def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None:

@@ -340,6 +340,15 @@ def test_a_list_without_an_end_is_refused(hub: Hub, monkeypatch: pytest.MonkeyPa
             hook(httpx2.Response(200, json=[], request=page))
 
 
+def test_a_list_of_one_page_without_an_end_is_refused(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LISTED_BYTES", 3000)
+    with module._guarded():
+        informed([{"path": "a" * 1000}])
+        informed([{"path": "a" * 1000}])
+    with pytest.raises(WeightsError, match="lists have over 3000 bytes"):
+        informed([{"path": "a" * 3000}])
+
+
 def test_what_a_hub_listed_earlier_is_asked_again(hub: Hub) -> None:
     """A mirror that was being filled named no tokenizer, and that stayed so; and a lie that was kept would."""
     kept = hub.folder.parents[1] / "trees" / "abc.json"

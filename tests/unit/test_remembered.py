@@ -7,7 +7,7 @@ import pytest
 
 from redraft.constraints.compile import remembered as store
 from redraft.constraints.compile.automaton import Dfa
-from redraft.constraints.compile.remembered import OVERHEAD, Remembered, remembered
+from redraft.constraints.compile.remembered import OVERHEAD, Remembered, remembered, size_of
 
 
 @pytest.fixture
@@ -46,3 +46,4 @@ def test_a_value_that_is_too_large_and_its_arguments_count(kept: Remembered) -> 
     assert kept.num_bytes == 0, "such a text has two bytes a character"
     length("a" * 1000)
     assert 1000 < kept.num_bytes < 1000 + 5 * OVERHEAD
+    assert size_of(("", {"a" * 1000: "b" * 2000})) > 3000

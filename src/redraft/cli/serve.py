@@ -210,10 +210,8 @@ def _check(arguments: argparse.Namespace) -> None:
         if not re.fullmatch(r"https?://[^/?#\s]+", origin):
             raise RequestError(f"--cors-origin is {origin!r}; it must be as browsers send it, like https://app.example")
     for host in arguments.image_host:
-        if not re.fullmatch(r"[!-~]+", host) or {*"/@*?#"} & {*host}:
-            raise RequestError(
-                f"--image-host is {host!r}; it must be as URLs have it, like img.example or a.example:8080"
-            )
+        if not re.fullmatch(r"[\w-]+(\.[\w-]+)*(:\d{1,5})?|[\da-f:]+", host, re.ASCII | re.IGNORECASE):
+            raise RequestError(f"--image-host is {host!r}; it must be a name, like img.example, or img.example:8080")
     for flag, names in (("--name", [arguments.name or "nano"]), ("--alias", arguments.alias)):
         if not all(name.strip() for name in names):
             raise RequestError(f"{flag} is empty; give a name, or leave it out")

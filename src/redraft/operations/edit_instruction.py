@@ -27,6 +27,7 @@ from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.edit_language import edited
 from redraft.operations.edit_record import MOST_MEMBERS, Record, record_of, turns_of
+from redraft.operations.edit_wording import excepting
 from redraft.operations.formats import is_of, judge_of
 from redraft.operations.gap import WIDTH_STEP
 from redraft.operations.infill import UNREADABLE
@@ -146,6 +147,7 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
     are settings of another kind. A span within a line is what its whole line becomes, less what is around it, if that
     stays. Raises RequestError for other lines."""
+    instruction = excepting(instruction)
     if shown[1].startswith(MARK):
         one = in_lines(engine, [shown[0], shown[1][1:], shown[2]], instruction, room, left)
         return one._replace(text=MARK + one.text)

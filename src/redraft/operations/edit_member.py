@@ -13,16 +13,8 @@ from redraft.operations.formats import Number, loads
 
 MOST_NAME = 100  # characters of a key or value whose words are compared with those of an instruction
 SHORT = ("Inc", "Ltd", "Corp", "Co", "Jr", "Sr", "St")
-_MANY = "everything anything nothing all others rest ones each them keys values fields settings entries lines key one"
-CUTS = re.compile(
-    "".join(rf"(?<!\b{word})" for word in SHORT)
-    + r"[.;]\s+(?:and\s+)?|,\s+(?:and|but)\s+|\s+and\s+|"
-    + "".join(rf"(?<!\b{word})" for word in _MANY.split())
-    + r"\s+but\s+|,\s+",
-    re.IGNORECASE,
-)
-"""Where a clause of an instruction ends, perhaps; the point behind some words is no sentence's, and "but" behind others
-names what is left out."""
+CUTS = re.compile("".join(rf"(?<!\b{word})" for word in SHORT) + r"[.;]\s+(?:and\s+)?|,?\s+(?:and|but)\s+|,\s+", re.I)
+"""Where a clause of an instruction ends, perhaps; the point behind some words is no sentence's."""
 SHORTENED = re.compile(rf"\b(?:{'|'.join(SHORT)})(?=\.(?!\w))")
 LEAST_SHARED = 4
 """Letters of a word that stand for it, as "debug" for "debugging"."""
@@ -189,7 +181,8 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
             some = best
         chosen |= dict(some) if len(some) == 1 else {}
     alike = Counter(_loose(one.name) for one in chosen.values())
-    ahead = " ".join(re.split(r" to |=", clause)[0] for clause in clauses)  # and no new value
+    heads_of = ((re.split(r" to |=", clause)[0], clause) for clause in clauses)  # without new values; "Assign 5 to a"
+    ahead = " ".join(head if any(shared(name, words_of(head)) for name in found) else own for head, own in heads_of)
     spelled = {one.name: ahead if shared(one.name, words_of(ahead)) else instruction for one in chosen.values()}
     kept = {
         i: one for i, one in chosen.items() if alike[_loose(one.name)] == 1 or _is_spelled(one.name, spelled[one.name])

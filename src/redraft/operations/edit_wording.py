@@ -72,6 +72,15 @@ _OTHERWISE = (
     (r"\buse (\S+) instead of (\S+?)(?=[.!]?$)", r"replace \2 with \1"),
 )
 """Other ways to set and to replace, of keys by their patterns."""
+_BUT = re.compile(
+    r"(?<!\bto )(?<!\bbe )(?<!\bwith )(?<!\bby )(?<!\bas )(?<!= )(?<!=)"
+    r"\b((?:everything|anything|every (?:single )?[\w-]+"
+    r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3})) but "
+    r"(?!(?:set|keep|leave|rename|remove|delete|drop|change|make|turn|switch|add|use|replace|disable|enable|increase"
+    r"|decrease|double|halve|bump|put|do|don['’]?t|never|please|then|now|also)\b)",
+    re.IGNORECASE,
+)
+"""No value, behind a word that says where one is, and no clause of its own, which a verb begins."""
 _VALUED = re.compile(
     r"(?:(?<!\bhas)(?<!\bhave)(?<!\bneed)(?<!\bneeds)(?<!\bwant)(?<!\bwants)(?<!\blike) to |=|: | is | be | by | with )"
     r"(?:(?![.,;] | and ).)*$",
@@ -84,6 +93,12 @@ _BREAK = re.compile(r"[.;,]?\s*\n\s*(?:\d+[.)] )?")
 """Where a line of it begins, which may be counted."""
 _ASIDE = re.compile(r"^[^:=,.;\n]{3,60}(?<! to)(?<! be):\s+(?=[\w.-]+=\S+[,;]? (?:and )?[\w.-]+=)")
 """What several settings are for, before the first of them."""
+
+
+def excepting(instruction: str) -> str:
+    """An instruction with "except" for a "but" that names what is left out of everything, and begins no clause."""
+    text, inside = hidden(instruction)
+    return _BUT.sub(r"\1 except ", text).translate(inside)
 
 
 def on_one_line(instruction: str) -> str:

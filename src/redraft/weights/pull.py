@@ -12,6 +12,7 @@ import hashlib
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT, "sha":
 """What the client names files by, in headers and in what the hub lists."""
 _LISTS = "/api/models/"
 """In the path of every answer that lists files."""
+LISTED_BYTES, LISTED_SEC = 2**26, 300  # of all lists of a pull, and of each one
 MOST_PAGES = 1000  # of lists: the client asks for them as long as the hub names a next one
 _ALONE = threading.RLock()
 """What a pull changes of the client is of the whole process: of several at a time each waits for its turn."""
@@ -173,6 +175,20 @@ def _cleared(name: str) -> Iterator[None]:
         yield
 
 
+def _read(response: Any, most: int) -> int:
+    """Its method of that name, which has no bound: takes its body, and returns how many bytes it has."""
+    parts, size, began = list[bytes](), 0, time.monotonic()
+    for part in response.iter_bytes():
+        size += len(part)
+        if size > most or time.monotonic() - began > LISTED_SEC:
+            raise WeightsError(
+                f"the hub's lists have over {LISTED_BYTES} bytes, or take over {LISTED_SEC} seconds; take another hub"
+            )
+        parts.append(part)
+    response._content = b"".join(parts)
+    return size
+
+
 @contextmanager
 def _guarded() -> Iterator[None]:
     """Limits the time of the client's questions; its downloads have a limit of their own. Refuses answers by which the
@@ -181,7 +197,7 @@ def _guarded() -> Iterator[None]:
     from huggingface_hub import constants, get_session
     from huggingface_hub.utils import _http
 
-    pages = 0
+    pages, left = 0, LISTED_BYTES
 
     def bound(request: Any) -> None:
         given = request.extensions.get("timeout", {})
@@ -189,7 +205,7 @@ def _guarded() -> Iterator[None]:
         request.extensions.setdefault("asked", request.url.path)  # which stays where the hub sends the client elsewhere
 
     def named(response: Any) -> None:
-        nonlocal pages
+        nonlocal pages, left
         said = [response.headers] if response.request.method == "HEAD" else []
         if _LISTS in response.request.extensions.get("asked", ""):
             # The client would read a page elsewhere, and nothing here would check it.
@@ -197,7 +213,7 @@ def _guarded() -> Iterator[None]:
                 raise WeightsError(f"the hub's list goes on outside of {_LISTS}; take another hub")
             if (pages := pages + 1) > MOST_PAGES:
                 raise WeightsError(f"the hub's list has over {MOST_PAGES} pages; take another hub")
-            response.read()
+            left -= _read(response, left)
             with suppress(ValueError):  # the client says of what else it cannot read
                 found = response.json()
                 said = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]

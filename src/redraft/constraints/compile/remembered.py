@@ -64,7 +64,9 @@ def remembered(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def size_of(thing: Any) -> int:
-    """Bytes of a value that says how many it has (`num_bytes`), of a text, or of some of both."""
+    """Bytes of a value that says how many it has (`num_bytes`), of a text, or of some of these."""
+    if isinstance(thing, dict):
+        return size_of((*thing, *thing.values()))
     if isinstance(thing, tuple):
         return OVERHEAD + sum(map(size_of, thing))
     if isinstance(thing, str | bytes):

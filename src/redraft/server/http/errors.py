@@ -179,12 +179,14 @@ def _harmless(error: RedraftError) -> str:
     return str(error) if ours else "the engine failed while this request was running; ask again"
 
 
-def refusal_of(error: Exception) -> ApiError:
+def refusal_of(error: Exception, *, local: bool = False) -> ApiError:
     """The answer to whatever work on a request raised: a mistake of its input as such, anything else as a failure.
 
-    HTTP's routes and streams and a batch's rows all answer with it.
+    HTTP's routes and streams and a batch's rows all answer with it; `local` rows are of who has the model's files.
     """
     match error:
+        case ConfigError() | WeightsError() if local:
+            return ApiError(500, str(error), code="engine_failed")
         case ApiError():
             return error
         case RedraftError():

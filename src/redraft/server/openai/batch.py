@@ -47,7 +47,7 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
             assert said is not None, "nobody leaves a batch"
             return 200, said
         except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
-            refusal = refusal_of(error)
+            refusal = refusal_of(error, local=True)
             if refusal.status != BUSY:
                 raise refusal from error
         await asyncio.sleep(wait)
