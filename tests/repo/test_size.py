@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_160, TESTS: 41_400}
+WHOLE_WALLS = {SOURCE: 55_200, TESTS: 41_480}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,12 +18,12 @@ PART_WALLS = {
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_730,
-    "constraints": 8_840,
+    "constraints": 8_850,
     "tasks": 2_770,
     "tune": 4_450,
     "measure": 2_870,
     "server": 6_910,
-    "operations": 4_940,
+    "operations": 4_965,
     "trace": 650,
     "distributed": 640,
     "cli": 5_380,

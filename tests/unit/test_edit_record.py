@@ -672,6 +672,36 @@ def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -
     assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after
 
 
+@pytest.mark.parametrize(
+    ("text", "instruction", "after"),
+    [
+        ('{"a": 1, "currency": "EUR"}', "Change the currency to USD everywhere", '{"a": 1, "currency": "USD"}'),
+        ('{"a": 1, "currency": "EUR"}', "Set currency to USD for all users.", '{"a": 1, "currency": "USD"}'),
+        ('{"a": 1, "owner": "Ada"}', "Set owner to Bob globally", '{"a": 1, "owner": "Bob"}'),
+        ('{"a": 1, "owner": "Ada"}', "Set owner to Bob Smith", '{"a": 1, "owner": "Bob Smith"}'),
+        ('{"a": 1, "country": "DE"}', "Set country to United States", '{"a": 1, "country": "United States"}'),
+        ("A=1\nLOG_LEVEL=warning\n", "Set LOG_LEVEL to error globally", "A=1\nLOG_LEVEL=error\n"),
+        ("A=1\nLOG_LEVEL=warning\n", "Set LOG_LEVEL to error across the board", "A=1\nLOG_LEVEL=error\n"),
+        ('{"a": 1, "title": "To be"}', "Set title to Tea everywhere", '{"a": 1, "title": "Tea everywhere"}'),
+    ],
+)
+def test_what_an_instruction_ends_in_is_no_part_of_a_word(text: str, instruction: str, after: str) -> None:
+    """ "USD everywhere" was written, and nothing said so."""
+    assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after
+
+
+@pytest.mark.parametrize("value", ["db2", "3306", "pg"])
+def test_what_else_is_to_be_done_with_a_renamed_line_is_named(value: str) -> None:
+    """Half of the instruction was dropped without a word."""
+    text = "DB_HOST=localhost\nDB_PORT=3306\n"
+    asked = f"Rename DB_HOST to DATABASE_HOST and set it to {value}"
+    done = redraft.load("nano").edit(text, (0, len(text)), instruction=asked, seed=1)
+    assert done.text in (text, text.replace("DB_HOST", "DATABASE_HOST"))
+    assert any(f"set it to {value}" in part for part in done.left_out)
+    alone = redraft.load("nano").edit(text, (0, len(text)), instruction=asked.partition(" and")[0], seed=1)
+    assert (alone.text, alone.left_out) == (text.replace("DB_HOST", "DATABASE_HOST"), ())
+
+
 def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None:
     """`ratio = ""` was of another type, and "Use fast as retry.delay" wrote "fast.delay", both without a word."""
     engine = redraft.load("nano")

@@ -388,6 +388,23 @@ def test_a_moment_as_iso_has_it_is_held_beside_other_numbers(text: str, moments:
         ("tel 555-0187 by 9 November 2026", ["2026-11-09"], []),
         ("Score 3-1 on 9 November 2026", [], []),
         ("due 2026-11-05, or in may", [], []),
+        *(
+            (f"Signed 1 June 2026, {more}", [], [])
+            for more in (
+                "for two years",
+                "annual renewal",
+                "payable within 30d",
+                "terms: net 30",
+                "runs a quarter",
+                "3 nights",
+                "party on Halloween",
+                "stay over New Year",
+            )
+        ),
+        ("Signed 1 June 2026, 3 notes", ["2026-06-01"], []),
+        ("The film runs 90 minutes from 18:45.", [], []),
+        ("Train at 18:45, 20 min late", [], []),
+        ("Train at 18:45, 20 mints", [], ["18:45"]),
     ],
 )
 def test_a_date_or_time_is_held_where_no_other_can_be_meant(text: str, dates: list[str], clocks: list[str]) -> None:

@@ -345,8 +345,13 @@ def test_a_list_of_one_page_without_an_end_is_refused(hub: Hub, monkeypatch: pyt
     with module._guarded():
         informed([{"path": "a" * 1000}])
         informed([{"path": "a" * 1000}])
-    with pytest.raises(WeightsError, match="lists have over 3000 bytes"):
+    with pytest.raises(WeightsError, match="lists and errors have over 3000 bytes"):
         informed([{"path": "a" * 3000}])
+    refused = httpx2.Response(404, content=b"a" * 4000, request=httpx2.Request("GET", "https://hub.example/f"))
+    with module._guarded():
+        hook = huggingface_hub.get_session().event_hooks["response"][-1]
+        with pytest.raises(WeightsError, match="lists and errors have over 3000 bytes"):
+            hook(refused)
 
 
 def test_what_a_hub_listed_earlier_is_asked_again(hub: Hub) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from redraft.constraints.compile.stated import unstated
+from redraft.constraints.compile.stated import numbers_of, unstated
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import Opinion
 
@@ -66,6 +66,22 @@ def test_a_number_is_in_a_text_as_people_write_it(text: str, has: list[float], l
 )
 def test_a_date_or_time_is_stated_part_by_part(text: str, has: list[str], lacks: list[str]) -> None:
     assert unstated({value: value for value in (*has, *lacks)}, text) == {*lacks}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5.5 degrees below zero",
+        "48.8566° N, 2.3522° W",
+        "Lat 33.8688S",
+        "Net loss: $1,250.75",
+        "Shares fell 2.35 percent",
+    ],
+)
+def test_a_text_that_may_state_a_number_below_zero_holds_no_answer_to_its_figures(text: str) -> None:
+    """Latitudes of the south were north, whatever a model would have written."""
+    assert numbers_of(text) == []
+    assert numbers_of("48.8566° N, 2.3522° E")
 
 
 def test_what_is_no_number_is_not_looked_for() -> None:

@@ -511,6 +511,8 @@ def test_numbers_are_those_of_a_text_that_has_one_easily_misread(text: str, has:
         ("1,250 units, two left", ["1250", "2", "77"], ["12500"]),
         ("a lamp for 19.99", ["1", "20", "1999"], ["2000"]),
         ("minus 4000 feet", ["-4000", "4000"], ["-40000"]),
+        ("Shares fell 1,250 points", ["-1250", "1250"], ["-12500"]),
+        ("A loss of 1,250 dollars", ["-1250", "1250"], ["-12500"]),
         ("on 12 March 2024 at 7pm", ["3", "12", "2024", "19"], []),
         ("2024-05-01 12:03:44 user 8841", ["8841", "2024", "120344", "20240501"], ["88410"]),
         ("12 500 and 00042000", ["12500", "42000"], ["125000"]),
@@ -603,6 +605,13 @@ def test_nano_reads_a_decimal_comma(nano: Engine) -> None:
         ("bug|feature", "feature-request: dark mode; the last bug is fixed", None),
         ("1-10|11-50|51-200", "We are 110 employees.", None),
         ("1-10|11-50|51-200", "a team of 11-50", "11-50"),
+        ("black|blue|white", "Mr Black bought a navy coat", None),
+        ("Black|Blue|White", "For Mrs. Black, who wants navy", None),
+        ("black|blue|white", "Bought a black coat, navy lined", "black"),
+        ("small|medium|large", "Ada Small ordered the largest size", None),
+        ("low|medium|high", "Risk: High", "high"),
+        ("low|medium|high", "the risk is HIGH", "high"),
+        ("happy|angry", "I was very happy until it broke", None),
     ],
 )
 def test_a_longer_choice_is_not_taken_for_a_part_of_it(choices: str, text: str, wanted: str | None) -> None:

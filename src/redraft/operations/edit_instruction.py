@@ -9,6 +9,7 @@ A model of single records sees the span's whole lines as one record (`edit_recor
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -171,7 +172,8 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
     with PREPARING.turn(secrets.token_hex(), counted=False):  # among all callers, since it is Python's alone
         record = _shown_record(engine, lead + shown[1], instruction, room)
         text = "".join(shown)
-        is_line = "\n" not in text.strip() and not (text.lstrip().startswith("{") and is_of("JSON", text))
+        is_object = text.lstrip().startswith("{") and not re.search(r"[{\[]", text.lstrip()[1:]) and is_of("JSON", text)
+        is_line = "\n" not in text.strip() and not is_object
         if record is None and (is_line or judge_of(text) is None):
             raise RequestError(NO_RECORD)
         asked = instruction if record is None else record.asked(instruction)

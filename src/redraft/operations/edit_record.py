@@ -57,6 +57,12 @@ _PLACE = re.compile(r"(?:in|of|under|for|from) (?:the )?([\w.-]+)(?: (?:section|
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+_AND_IT = re.compile(
+    r"\brename\b.*?\band (?:then |also )?((?:set|change|make|update|give|put|turn) (?:it|its)\b[^;]*\w)", re.I
+)
+"""What else is to be done with a renamed member, which is not."""
+
+
 @dataclass(frozen=True)
 class Record:
     """Lines, or the pieces of one, of which some are members; the model is to see those that are `shown`.
@@ -153,6 +159,9 @@ class Record:
             read = {text for key in changed for text in said.spoken.get(key, ())}
             idle = {text for key, texts in said.spoken.items() for text in texts if json.loads(key) not in named}
             unread += tuple(f'"{text.strip(" ,.;")}"' for text in sorted((idle | {*said.adding}) - read))
+        more = _AND_IT.search(hidden(asked)[0]) if said.renames else None
+        if more and not any(more[1] in text for text in unread):
+            unread += (f'"{more[1].translate(hidden(asked)[1])}"',)
         return *(one.name for one in self.shown.values() if self._as_shown(one.name) in same - so), *unread
 
     def guesses(self, asked: str, answer: str) -> tuple[str, ...]:

@@ -75,6 +75,13 @@ _BREAKS = re.compile(
     re.IGNORECASE,
 )
 """What begins behind a word that a value is, and does not belong to it."""
+_TAIL = re.compile(
+    r"(?<=\w)\s+(?:everywhere|globally|immediately|temporarily|permanently|throughout|forever|right away|at once"
+    r"|as well|(?:as|like) before|this time|across the board|again|too|now|today|tonight|once|by default|in production"
+    r"|ok(?:ay)?|please|thanks?)[?.!]*$",
+    re.IGNORECASE,
+)
+"""Behind a word that stands for one, what belongs to the instruction."""
 _DONE = re.compile(
     r"(?:turned|switched|bumped|increased|decreased|raised|lowered|reduced|doubled|halved|removed|deleted|dropped|renamed"
     r"|changed|replaced|updated|reviewed|adjusted|fixed|checked|corrected|translated|shortened|capitali[sz]ed|moved|copied"
@@ -195,7 +202,10 @@ def _text(old: str, said: str) -> Stated:
         same = (_DAY if _DAY.fullmatch(old) else _CLOCK).match(said)
         is_alike = same and len(same[0]) == len(old) and _ends(said[same.end() :])
         return Stated(quoted(same[0]), asking(said[same.end() :])) if same and is_alike else Stated(None)
-    if re.search(r"\s", old) or re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old):  # of words
+    is_loud = len(old) > 1 and old.isupper()  # a currency, a country or a level
+    if not re.search(r"\s", old) and (tail := _TAIL.search(said)):
+        return Stated(quoted(said[: tail.start()]), asking(tail[0]))
+    if re.search(r"\s", old) or (re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old) and not is_loud):  # of words
         if _ORDERED.search(said):
             return Stated(None)
         while beside := _BESIDE_WORDS.search(said):

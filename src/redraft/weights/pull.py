@@ -182,7 +182,8 @@ def _read(response: Any, most: int) -> int:
         size += len(part)
         if size > most or time.monotonic() - began > LISTED_SEC:
             raise WeightsError(
-                f"the hub's lists have over {LISTED_BYTES} bytes, or take over {LISTED_SEC} seconds; take another hub"
+                f"the hub's lists and errors have over {LISTED_BYTES} bytes, or take over {LISTED_SEC} seconds;"
+                " take another hub"
             )
         parts.append(part)
     response._content = b"".join(parts)
@@ -217,6 +218,8 @@ def _guarded() -> Iterator[None]:
             with suppress(ValueError):  # the client says of what else it cannot read
                 found = response.json()
                 said = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+        elif response.is_error:
+            left -= _read(response, left)  # the client reads what it says, whatever its length
         for one in (*said, *(large for one in said if isinstance(large := one.get("lfs"), dict))):
             for name, form in _NAMING.items():
                 if name in one and not form.fullmatch(str(one[name])):

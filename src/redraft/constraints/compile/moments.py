@@ -76,8 +76,10 @@ _UNREAD_DATE = re.compile(
     rf"|\d(?:st|nd|rd|th)\b|(?<!\d)\d{{1,2}}\. |{_FIGURES}"
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
-    r"|\byears? (?:from|after|before)\b"
+    r"|\b(?:years?|quarters?|decades?|annual\w*|yearly|jahre?n?s?|années?|años?)\b"
+    r"|\d ?d\b|\bnet \d|\d ans\b"
     r"|\b(?:tonight|fortnight|christmas|easter|weihnacht\w*|silvester|ostern|übermorgen|noël|pâques|navidad)\b"
+    r"|\b(?:new year\w*|halloween|thanksgiving|valentine\w*|pentecost|whitsun|hanukkah|diwali|eid|ramadan|passover)\b"
     rf"|\b(?:{_ABROAD})\b"
     rf"|\b(?!may (?:{_MAY_DO})\b)(?:{_NAME}|today|tomorrow|yesterday|heute|morgen|gestern|demain|hier|mañana|ayer"
     r"|days?|weeks?|months?|tagen?|wochen?|monate?n?|jours?|semaines?|mois|días?|semanas?|mes(?:es)?|later|ago)\b"
@@ -87,6 +89,7 @@ _UNREAD_DATE = re.compile(
     re.I,
 )
 """What may be a date that nothing here reads."""
+_NIGHTS = re.compile(r"\b(?:nights?|nächten?|nuits?|noches?)\b", re.I)
 _TIMED = re.compile(
     r"(?<![\d:])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?![\d:])(?:\s?([ap])\.?\s?m\b\.?)?", re.ASCII | re.I
 )
@@ -107,6 +110,7 @@ _UNREAD_TIME = re.compile(
     r"|\b[ap]\.?\s?m\b|\d[ap]\.?m\b|(?<![\w.:/-])\d{1,2}(?=\s*(?:[,;.!?]|$))|clock"
     rf"|\b(?:{_PARTS_OF_DAY}|{_HOURS})\b|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|{_READ} ?(?:\+|(?:hours?|hrs?|min(?:ute)?s?|stunden?|std|heures?|horas?|ore)\b)"
+    r"|(?:\d|\b) ?(?:min(?:ute)?s?|minuten|minuti|minutos)\b"
     r"|\b(?:hours?|hrs?|h|min\w*|stunden?|heures?|horas?|ora|ore|uur)"
     r" (?:before|after|past|to|nach|vor|avant|après|antes|después|dopo|na|depois)\b",
     re.I,
@@ -189,7 +193,8 @@ def clock_is_said(hour: int, minute: int, second: int, text: str) -> bool:
 def dates_of(text: str) -> list[str]:
     """The dates of a text; none if it has something that may be a date and is not read."""
     found, rest = _dates(_without_amounts(text))
-    return [] if _may_have_date(rest) else _few(found)
+    is_begun = len(found) == 1 and _NIGHTS.search(rest)  # and ends on a date that is not said
+    return [] if is_begun or _may_have_date(rest) else _few(found)
 
 
 def has_date(text: str) -> bool:

@@ -67,7 +67,13 @@ _UNREAD_THOUSANDS = re.compile(
 )
 """What may state an integer above 999 and is not read: digits that may be parts of one number, factors, years without
 their century, digits with letters, and words for thousands."""
-_BELOW = re.compile(r"[-−–(] ?\d|\d-|minus|negativ|below|unter|moins|menos|bajo|sotto|onder", re.IGNORECASE)
+_FALLEN = re.compile(
+    r"\b(?:minus|negativ\w*|below|unter|moins|menos|bajo|sotto|onder|loss(?:es)?|lost|fell|fallen|deficit|overdrawn)\b"
+    r"|\d ?°?\s?(?-i:[SW])\b",
+    re.IGNORECASE,
+)
+"""Words for numbers below zero, and the two halves of the earth where they are."""
+_BELOW = re.compile(rf"[-−–(] ?\d|\d-|{_FALLEN.pattern}", re.IGNORECASE)
 """What a text has that may state a number below zero."""
 _CLOCK_OR_DATE = re.compile(r"\d{1,2}(?::\d\d)+|\d{4}-\d\d-\d\d", re.ASCII)
 MOST_NUMBERS, MOST_DIGITS = 200, 20
@@ -82,11 +88,13 @@ _DEPENDING = re.compile(r'"(?:if|not|allOf|anyOf|oneOf|items|prefixItems|depende
 _LACKING = re.compile(r"\b(?:n/a|unknown|missing|anonymous\w*|tbd|tba|none|withheld)\b", re.I)
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|without|cannot|except|instead|unlike|neither|nor|(?:anything|other|rather) (?:but|than)"
+    r"|until|used to|formerly|previously|originally"
     r"|hardly|rarely|far from|nicht|kein\w*|ohne|statt|außer|niemals|weder|alles andere|niet|geen|nooit|pas|plus|jamais"
     r"|aucun\w*|ni|sans|sauf|sin|nunca|jamás|excepto|non|senza|não|sem|не|нет|nie|inte|ikke)\b"
     r"|n['’]t\b",
     re.I,
 )
+_TITLE = re.compile(r"\b(?:mr|mrs|ms|miss|dr|prof|herr|frau|señor|señora|mme|monsieur|madame)\.? $", re.I)
 LOOKS = frozenset(("const", "format", "pattern", "minLength", "maxLength", "allOf", "oneOf", "not", "if", "$ref"))
 """Keywords by which a schema says itself how a string looks."""
 _SEPARATORS = r"[\s_-]"
@@ -133,7 +141,8 @@ def numbers_of(text: str) -> list[str]:
     Dates, times, versions and addresses count for nothing."""
     text = _DOTTED.sub(lambda match: match[0] if _GROUPED.fullmatch(match[0]) else " ", without_moments(text))
     marked = _MARKED.search(text) or _SPACED.search(text)
-    if not marked or _UNREAD_NUMBER.search(text) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
+    unread = _UNREAD_NUMBER.search(text) or _FALLEN.search(text)
+    if not marked or unread or len(_NUMBER.findall(text)) > MOST_NUMBERS:
         return []
     text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
     words = words_of(text)
@@ -185,12 +194,20 @@ def stated_choice(choices: Sequence[Any], text: str) -> list[Any]:
             continue
         form, flags = _form(one), re.NOFLAG if short else re.I
         alone = rf"(?<!\w)(?<!\w['’-]){form}(?!['’-]?\w)" + r"(?!\.\s*\S)" * short
-        is_alone = re.search(alone, left, flags) is not None
+        found = re.search(alone, left, flags)
+        is_alone = found is not None and not _is_name(one, left, found)
         left, count = re.subn(rf"(?<!\w)(?<!\w['’]){form}(?!['’]?\w)", " ", left, flags=flags)
         said += [(one, is_alone)] * (count > 0)
     if len(said) != 1 or not said[0][1] or said[0][0] in ("A", "I"):
         return [*choices]
     return [one for one in choices if not isinstance(one, str) or one == said[0][0]]
+
+
+def _is_name(choice: str, text: str, found: re.Match[str]) -> bool:
+    """Whether a choice stands in a text as a name, as of Mr Black or Ada Small."""
+    before = text[max(0, found.start() - 30) : found.start()]
+    is_capital = choice.isalpha() and choice[0].islower() and found[0][0].isupper() and not found[0].isupper()
+    return bool(_TITLE.search(before) or (is_capital and re.search(r"[^\W\d_],? $", before)))
 
 
 def _form(choice: str) -> str:
