@@ -7,12 +7,12 @@ endpoint its bounds and their neighbours, the edges of number formats, what is n
 unpaired surrogates and null; half of the requests have two such fields. They run AT_ONCE at a time, on a server that
 gives an answer one second, under one API key. Meanwhile a bystander asks plain requests, under another, and /live.
 
-Half as many come before it: the server's caches are full then (its memory grows over the first 7,500 of them, and no
-more), and the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and above but
-those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's p99 under
-SLOWER times its quiet one, and fewer than one in a hundred of its answers cut by that second; resident memory, without
-the prefixes, automata and schemas that the server keeps up to bounds of their own, back within GROWN; and no descriptor
-left open.
+Half as many come before it, beside the same bystander: the server's caches are full then, and it has had as many at a
+time as later. Then the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and
+above but those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's
+p99 under SLOWER times its quiet one, and fewer than one in a hundred of its answers cut by that second; resident memory,
+without the prefixes, automata and schemas that the server keeps up to bounds of their own, back within GROWN; and no
+descriptor left open.
 """
 
 from __future__ import annotations
@@ -255,7 +255,11 @@ async def measured(url: str, pid: int, count: int, seed: int, report: Progress =
     """The figures of `count` hostile requests: a quiet bystander, the attack, and what is left behind it."""
     cases, over = bodies(Random(f"hostile {seed}")), asyncio.Event()
     async with client(url, STRANGER) as http, client(url, OTHER) as other:
+        watching = asyncio.create_task(bystander(other, over))
         await attack(http, cases, max(50, count // 2), silent)
+        over.set()
+        await watching
+        over = asyncio.Event()
         quiet = await bystander(other, over, most=100)
     await asyncio.sleep(SETTLE_SEC)
     async with client(url, OTHER) as http:

@@ -663,6 +663,8 @@ def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: 
         ("Replace old with nothing but keep port", '{"name": "", "port": 80}'),
         ("Name should be all but port should be 5", '{"name": "all", "port": 5}'),
         ("Set name to rest but set port to 5", '{"name": "rest", "port": 5}'),
+        ("Set name to open every day but Sunday", '{"name": "open every day but Sunday", "port": 80}'),
+        ("name: we sell everything but beer", '{"name": "we sell everything but beer", "port": 80}'),
         ('Set name to "everything but you"', '{"name": "everything but you", "port": 80}'),
         ("Replace old with one but remove port", '{"name": "one"}'),
     ],
@@ -683,6 +685,13 @@ def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -
         ("A=1\nLOG_LEVEL=warning\n", "Set LOG_LEVEL to error globally", "A=1\nLOG_LEVEL=error\n"),
         ("A=1\nLOG_LEVEL=warning\n", "Set LOG_LEVEL to error across the board", "A=1\nLOG_LEVEL=error\n"),
         ('{"a": 1, "title": "To be"}', "Set title to Tea everywhere", '{"a": 1, "title": "Tea everywhere"}'),
+        ('{"a": 1, "title": "Submit"}', "Set title to Buy Now", '{"a": 1, "title": "Buy Now"}'),
+        ('{"a": 1, "title": "Submit"}', "Set title to Try again", '{"a": 1, "title": "Try again"}'),
+        ('{"a": 1, "role": "CEO"}', "Set role to Head of Sales", '{"a": 1, "role": "Head of Sales"}'),
+        ('{"a": 1, "bank": "HSBC"}', "Set bank to Bank of America", '{"a": 1, "bank": "Bank of America"}'),
+        ('{"a": 1, "env": "production"}', "Set env to staging for now", '{"a": 1, "env": "staging"}'),
+        ('{"a": 1, "env": "production"}', "Set env to staging or dev everywhere", '{"a": 1, "env": "production"}'),
+        ('{"a": 1, "url": "https://a.b"}', "Change url to https://x.y for now", '{"a": 1, "url": "https://x.y"}'),
     ],
 )
 def test_what_an_instruction_ends_in_is_no_part_of_a_word(text: str, instruction: str, after: str) -> None:

@@ -148,7 +148,9 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
     are settings of another kind. A span within a line is what its whole line becomes, less what is around it, if that
     stays. Raises RequestError for other lines."""
-    instruction = excepting(instruction)
+    if (plain := excepting(instruction)) != instruction:
+        one = in_lines(engine, shown, plain, room, left)
+        return one._replace(left_out=tuple(text.replace(" except ", " but ") for text in one.left_out))
     if shown[1].startswith(MARK):
         one = in_lines(engine, [shown[0], shown[1][1:], shown[2]], instruction, room, left)
         return one._replace(text=MARK + one.text)

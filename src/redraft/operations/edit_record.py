@@ -58,7 +58,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 _AND_IT = re.compile(
-    r"\brename\b.*?\band (?:then |also )?((?:set|change|make|update|give|put|turn) (?:it|its)\b[^;]*\w)", re.I
+    r"\brename\b.{1,300}?\band (?:then |also )?((?:set|change|make|update|give|put|turn) it\b[^;]*\w)", re.I
 )
 """What else is to be done with a renamed member, which is not."""
 

@@ -76,12 +76,11 @@ _BREAKS = re.compile(
 )
 """What begins behind a word that a value is, and does not belong to it."""
 _TAIL = re.compile(
-    r"(?<=\w)\s+(?:everywhere|globally|immediately|temporarily|permanently|throughout|forever|right away|at once"
-    r"|as well|(?:as|like) before|this time|across the board|again|too|now|today|tonight|once|by default|in production"
-    r"|ok(?:ay)?|please|thanks?)[?.!]*$",
+    r"(\S*\w)(\s+(?:everywhere|globally|immediately|temporarily|permanently|across the board|by default"
+    r"|in production))[.!]?",
     re.IGNORECASE,
 )
-"""Behind a word that stands for one, what belongs to the instruction."""
+"""A word that stands for one, and what belongs to the instruction: it is named."""
 _DONE = re.compile(
     r"(?:turned|switched|bumped|increased|decreased|raised|lowered|reduced|doubled|halved|removed|deleted|dropped|renamed"
     r"|changed|replaced|updated|reviewed|adjusted|fixed|checked|corrected|translated|shortened|capitali[sz]ed|moved|copied"
@@ -202,9 +201,9 @@ def _text(old: str, said: str) -> Stated:
         same = (_DAY if _DAY.fullmatch(old) else _CLOCK).match(said)
         is_alike = same and len(same[0]) == len(old) and _ends(said[same.end() :])
         return Stated(quoted(same[0]), asking(said[same.end() :])) if same and is_alike else Stated(None)
-    is_loud = len(old) > 1 and old.isupper()  # a currency, a country or a level
-    if not re.search(r"\s", old) and (tail := _TAIL.search(said)):
-        return Stated(quoted(said[: tail.start()]), asking(tail[0]))
+    is_loud = len(old) > 1 and old.isupper() and said.split()[0].rstrip(",").isupper()  # currencies, levels
+    if old and not re.search(r"\s", old) and (tail := _TAIL.fullmatch(said)):
+        return Stated(quoted(tail[1]), asking(tail[2]))
     if re.search(r"\s", old) or (re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old) and not is_loud):  # of words
         if _ORDERED.search(said):
             return Stated(None)

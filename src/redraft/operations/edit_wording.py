@@ -73,14 +73,15 @@ _OTHERWISE = (
 )
 """Other ways to set and to replace, of keys by their patterns."""
 _BUT = re.compile(
-    r"(?<!\bto )(?<!\bbe )(?<!\bwith )(?<!\bby )(?<!\bas )(?<!= )(?<!=)"
-    r"\b((?:everything|anything|every (?:single )?[\w-]+"
+    r"((?:(?:^|[.;]\s+)(?:please\s+)?|(?:,|\band)\s+(?=set|change|make|update|put|remove|delete|drop|clear|keep|leave))"
+    r"(?:(?:set|change|make|update|put|remove|delete|drop|clear|keep|leave)\s+)?"
+    r"(?:everything|anything|every (?:single )?[\w-]+"
     r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3})) but "
     r"(?!(?:set|keep|leave|rename|remove|delete|drop|change|make|turn|switch|add|use|replace|disable|enable|increase"
     r"|decrease|double|halve|bump|put|do|don['’]?t|never|please|then|now|also)\b)",
     re.IGNORECASE,
 )
-"""No value, behind a word that says where one is, and no clause of its own, which a verb begins."""
+"""Where a clause begins, so no value, and no clause of its own behind it, which a verb begins."""
 _VALUED = re.compile(
     r"(?:(?<!\bhas)(?<!\bhave)(?<!\bneed)(?<!\bneeds)(?<!\bwant)(?<!\bwants)(?<!\blike) to |=|: | is | be | by | with )"
     r"(?:(?![.,;] | and ).)*$",

@@ -218,7 +218,7 @@ def _guarded() -> Iterator[None]:
             with suppress(ValueError):  # the client says of what else it cannot read
                 found = response.json()
                 said = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
-        elif response.is_error:
+        elif response.is_error or response.has_redirect_location:
             left -= _read(response, left)  # the client reads what it says, whatever its length
         for one in (*said, *(large for one in said if isinstance(large := one.get("lfs"), dict))):
             for name, form in _NAMING.items():

@@ -77,7 +77,7 @@ _UNREAD_DATE = re.compile(
     rf"|\d ?(?:,|{_BETWEEN}) ?{_READ}|{_READ} ?(?:{_BETWEEN}) ?\d"
     rf"|(?<!{_READ} )(?<!{_READ} \()\b(?:{_WEEKDAY})\b(?!,? (?:the |den |dem |le |el |il )?{_READ})"
     r"|\b(?:years?|quarters?|decades?|annual\w*|yearly|jahre?n?s?|années?|años?)\b"
-    r"|\d ?d\b|\bnet \d|\d ans\b"
+    r"|(?-i:\d{1,3}d\b)|\bnet \d|\d ans\b"
     r"|\b(?:tonight|fortnight|christmas|easter|weihnacht\w*|silvester|ostern|übermorgen|noël|pâques|navidad)\b"
     r"|\b(?:new year\w*|halloween|thanksgiving|valentine\w*|pentecost|whitsun|hanukkah|diwali|eid|ramadan|passover)\b"
     rf"|\b(?:{_ABROAD})\b"

@@ -68,12 +68,13 @@ _UNREAD_THOUSANDS = re.compile(
 """What may state an integer above 999 and is not read: digits that may be parts of one number, factors, years without
 their century, digits with letters, and words for thousands."""
 _FALLEN = re.compile(
-    r"\b(?:minus|negativ\w*|below|unter|moins|menos|bajo|sotto|onder|loss(?:es)?|lost|fell|fallen|deficit|overdrawn)\b"
-    r"|\d ?°?\s?(?-i:[SW])\b",
+    r"\b(?:minus|negativ\w*|below|(?:unter|moins de|bajo) (?:null|zéro|cero)|loss(?:es)?"
+    r"|fell|fallen|deficit|overdrawn)\b"
+    r"|(?:\d ?°\s?|\.\d{3,}\s?)(?-i:[SW])\b",
     re.IGNORECASE,
 )
 """Words for numbers below zero, and the two halves of the earth where they are."""
-_BELOW = re.compile(rf"[-−–(] ?\d|\d-|{_FALLEN.pattern}", re.IGNORECASE)
+_BELOW = re.compile(rf"[-−–(] ?\d|\d-|unter|moins|menos|bajo|sotto|onder|{_FALLEN.pattern}", re.IGNORECASE)
 """What a text has that may state a number below zero."""
 _CLOCK_OR_DATE = re.compile(r"\d{1,2}(?::\d\d)+|\d{4}-\d\d-\d\d", re.ASCII)
 MOST_NUMBERS, MOST_DIGITS = 200, 20
@@ -207,7 +208,7 @@ def _is_name(choice: str, text: str, found: re.Match[str]) -> bool:
     """Whether a choice stands in a text as a name, as of Mr Black or Ada Small."""
     before = text[max(0, found.start() - 30) : found.start()]
     is_capital = choice.isalpha() and choice[0].islower() and found[0][0].isupper() and not found[0].isupper()
-    return bool(_TITLE.search(before) or (is_capital and re.search(r"[^\W\d_],? $", before)))
+    return bool(_TITLE.search(before) or (is_capital and re.search(r"\b[A-Z][a-z]+ $", before)))
 
 
 def _form(choice: str) -> str:
