@@ -10,9 +10,9 @@ gives an answer one second, under one API key. Meanwhile a bystander asks plain 
 Half as many come before it, beside the same bystander: the server's caches are full then, and it has had as many at a
 time as later. Then the bystander is asked alone ("quiet"). What must hold, or the exit code is 1: no status of 500 and
 above but those promised; no request over MOST_SEC and SLOWER quiet p99s, for a busy machine is slow; the bystander's
-p99 under SLOWER times its quiet one, and fewer than one in a hundred of its answers cut by that second; resident memory,
-without the prefixes, automata and schemas that the server keeps up to bounds of their own, back within GROWN; and no
-descriptor left open.
+p99 under SLOWER times its quiet one, and fewer than one in a hundred of its answers cut by that second; resident
+memory, without the prefixes, automata and schemas that the server keeps up to bounds of their own, back within GROWN;
+and no descriptor left open.
 """
 
 from __future__ import annotations
