@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_200, TESTS: 41_480}
+WHOLE_WALLS = {SOURCE: 55_240, TESTS: 41_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -17,7 +17,7 @@ PART_WALLS = {
     "core": 11_155,
     "images": 860,
     "model/gpu": 2_030,
-    "weights": 3_730,
+    "weights": 3_760,
     "constraints": 8_850,
     "tasks": 2_770,
     "tune": 4_450,

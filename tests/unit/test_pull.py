@@ -1,6 +1,7 @@
 """Fetching a checkpoint, with the hub client replaced: what is asked for, and what a failure leaves."""
 
 import errno
+import signal
 import socket
 import threading
 from contextlib import nullcontext
@@ -354,6 +355,21 @@ def test_a_list_of_one_page_without_an_end_is_refused(hub: Hub, monkeypatch: pyt
             hook = huggingface_hub.get_session().event_hooks["response"][-1]
             with pytest.raises(WeightsError, match="lists and errors have over 3000 bytes"):
                 hook(refused)
+
+
+def test_ctrl_c_ends_a_file_that_is_still_coming(hub: Hub) -> None:
+    """It was waited for, in a thread of the client's: a file of weights takes minutes, and nothing was said."""
+    before = signal.getsignal(signal.SIGINT)
+    reply = httpx2.Response(200, content=iter([b"a", b"b"]), request=httpx2.Request("GET", "https://hub.example/f"))
+    with module._guarded():
+        huggingface_hub.get_session().event_hooks["response"][-1](reply)
+        parts = reply.iter_bytes()
+        assert next(parts) == b"a"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(RunError, match="interrupted"):
+            next(parts)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_what_a_hub_listed_earlier_is_asked_again(hub: Hub) -> None:

@@ -11,11 +11,13 @@ import errno
 import hashlib
 import re
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,33 @@ def _read(response: Any, most: int) -> int:
     return size
 
 
+def _until(stopped: threading.Event, parts: Callable[..., Iterator[bytes]], *how: Any, **more: Any) -> Iterator[bytes]:
+    """The parts of a file, until Ctrl-C."""
+    for part in parts(*how, **more):
+        if stopped.is_set():
+            raise RunError("interrupted")
+        yield part
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """What Ctrl-C sets: the client would wait for the files in its threads, which may take hours."""
+    stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield stopped
+        return
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def _guarded() -> Iterator[None]:
     """Limits the time of the client's questions; its downloads have a limit of their own. Refuses answers by which the
@@ -220,6 +249,8 @@ def _guarded() -> Iterator[None]:
                 said = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
         elif response.is_error or response.has_redirect_location:
             left -= _read(response, left)  # the client reads what it says, whatever its length
+        else:
+            response.iter_raw = partial(_until, stopped, response.iter_raw)
         for one in (*said, *(large for one in said if isinstance(large := one.get("lfs"), dict))):
             for name, form in _NAMING.items():
                 if name in one and not form.fullmatch(str(one[name])):
@@ -233,7 +264,7 @@ def _guarded() -> Iterator[None]:
         client.event_hooks = {"request": [*hooks["request"], bound], "response": [*hooks["response"], named]}
         return client
 
-    with _ALONE:
+    with _ALONE, _interruptible() as stopped:
         seen, make, xet = list[Any](), _http._GLOBAL_CLIENT_FACTORY, constants.HF_HUB_DISABLE_XET
         # The client makes another session where a connection failed. Neither is closed: others may use it.
         watched(get_session())
