@@ -247,8 +247,8 @@ async def state(http: httpx2.AsyncClient, pid: int) -> tuple[float, float, int]:
     """MiB of a server's resident memory and of the prefixes, automata and schemas that it keeps, and its open
     descriptors but this one's."""
     page = (await http.get("/metrics")).text
-    kept = re.findall(r"^redraft_(?:prefix|constraint)_bytes (\S+)", page, re.MULTILINE)
-    return resident_mib(process=pid) or 0.0, sum(map(float, kept)) / 2**20, descriptors(pid) - 1
+    prefixes, constraints = re.findall(r"^redraft_(?:prefix|constraint)_bytes (\S+)", page, re.MULTILINE)
+    return resident_mib(process=pid) or 0.0, (float(prefixes) + float(constraints)) / 2**20, descriptors(pid) - 1
 
 
 async def measured(url: str, pid: int, count: int, seed: int, report: Progress = silent) -> dict[str, Any]:

@@ -178,7 +178,8 @@ def _cleared(name: str) -> Iterator[None]:
 
 
 def _read(response: Any, most: int) -> int:
-    """Its method of that name, which has no bound: takes its body, and returns how many bytes it has."""
+    """Reads the body of a response, as its own method does without a bound, and returns the number of its bytes. Raises
+    WeightsError for more than `most`."""
     parts, size, began = list[bytes](), 0, time.monotonic()
     for part in response.iter_bytes():
         size += len(part)
@@ -202,7 +203,7 @@ def _until(stopped: threading.Event, parts: Callable[..., Iterator[bytes]], *how
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """What Ctrl-C sets: the client would wait for the files in its threads, which may take hours."""
+    """An event that Ctrl-C sets: else the client waits for the files in its threads, which may take hours."""
     stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
     def interrupted(*_: object) -> None:

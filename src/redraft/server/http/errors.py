@@ -182,7 +182,7 @@ def _harmless(error: RedraftError) -> str:
 def refusal_of(error: Exception, *, local: bool = False) -> ApiError:
     """The answer to whatever work on a request raised: a mistake of its input as such, anything else as a failure.
 
-    HTTP's routes and streams and a batch's rows all answer with it; `local` rows are of who has the model's files.
+    HTTP's routes and streams and a batch's rows all answer with it. With `local` it may name the model's files.
     """
     match error:
         case ConfigError() | WeightsError() if local:
