@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_240, TESTS: 41_500}
+WHOLE_WALLS = {SOURCE: 55_330, TESTS: 41_570}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -26,7 +26,7 @@ PART_WALLS = {
     "operations": 4_965,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_380,
+    "cli": 5_470,
 }
 
 

@@ -19,8 +19,8 @@ from tests.helpers import Shell, python
 from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
-from redraft.cli import rows
-from redraft.cli.row import rows_of
+from redraft.cli.earlier import earlier_of
+from redraft.cli.row import MOST_HELD_BYTES, image_bytes, rows_of, with_images
 from redraft.cli.rows import Done, answer_rows, run_batch
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.operations.engine import Engine
@@ -107,16 +107,16 @@ def test_rows_with_large_images_are_few_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(bytes(100))
     for row in ({"image": "a.png"}, {"image": ["a.png"] * 3}, {"body": {"image": ["a.png"]}}):
         names = row.get("body", row)["image"]
-        assert rows._image_bytes(json.dumps(row).encode(), tmp_path) == (100 if names == "a.png" else 100 * len(names))
+        assert image_bytes(json.dumps(row).encode(), tmp_path) == (100 if names == "a.png" else 100 * len(names))
     for odd in (b'{"image": null}', b'{"image": ["none.png"]}', b'{"image"', b'"image"', b'{"image": [5]}', b"{}"):
-        assert rows._image_bytes(odd, tmp_path) == 0
+        assert image_bytes(odd, tmp_path) == 0
     (tmp_path / "b.png").touch()
-    os.truncate(tmp_path / "b.png", rows.MOST_HELD_BYTES + 1)
+    os.truncate(tmp_path / "b.png", MOST_HELD_BYTES + 1)
     with pytest.raises(ApiError, match="bytes of files; at most"):
-        rows.with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
+        with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
     os.truncate(tmp_path / "b.png", 31 * 2**20)  # which as base64 was longer than a URL may be, and not named
     with pytest.raises(ApiError, match=r"b\.png has over 25165724 bytes; send a smaller image"):
-        rows.with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
+        with_images(json.dumps({"messages": USER, "image": "b.png"}).encode(), tmp_path)
 
 
 def test_an_image_that_is_null_is_none(run: Callable[..., Any]) -> None:
@@ -511,3 +511,26 @@ def test_an_output_that_may_not_be_written_is_one_line(tmp_path: Path, capsys: p
     (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "a"}) + "\n")
     assert main(["run", str(tmp_path / "in.jsonl"), "/proc/version"]) in (1, 2)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_output_that_ended_early_gives_its_answers_to_another(run: Callable[..., Any], tmp_path: Path) -> None:
+    """With the seeds of their places, so that the whole is what one run would have written."""
+    rows = [{"prompt": "record\n", "max_tokens": 4, "n": 99 if i == 2 else 1} for i in range(4)]
+    whole, target = run(rows), tmp_path / "out.jsonl"
+    first, second, *_ = target.read_bytes().splitlines(keepends=True)
+    old, place = tmp_path / "old.jsonl", (tmp_path / "in.jsonl", target)
+    old.write_bytes(first + second[:50])
+    with earlier_of(str(old), *place, {}) as earlier:
+        assert [earlier(number) is None for number in range(4)] == [False, True, True, True]
+        target.unlink()
+        found = run(rows, earlier=earlier)
+    assert found[0] == whole[0]
+    assert [said(found[i]) for i in (1, 3)] == [said(whole[i]) for i in (1, 3)]
+    assert [line["response"]["status_code"] for line in found] == [200, 200, 400, 200]
+    assert old.read_bytes() == first + second[:50]
+    old.write_bytes(json.dumps(json.loads(first) | {"row_sha256": "0" * 64}).encode() + b"\n")
+    with pytest.raises(RequestError, match=r"row 1 of .*in\.jsonl is not the one that .*old\.jsonl answers"):
+        earlier_of(str(old), *place, {}).__enter__()
+    old.write_bytes(json.dumps(json.loads(first) | {"settings": {"seed": 3}}).encode() + b"\n")
+    with pytest.raises(RequestError, match=r"old\.jsonl was begun with seed 3, now 4"):
+        earlier_of(str(old), *place, {"seed": 4}).__enter__()

@@ -536,3 +536,43 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_rows_with_an_error_are_asked_again_and_answers_are_kept(tmp_path: Path, shell: Shell) -> None:
+    """One had to cut the rows out, run them apart, and put the answers back in their places."""
+    place, out = write_plain(tmp_path, 5)
+    fails, mended = says(reply({"error": {"message": "no"}}, "400 No")), tmp_path / "mended.jsonl"
+    words = ["--backend", "openai", "--at-once", "1", "--model", "m"]
+    with Stub([WHOLE, fails, WHOLE]) as stub:
+        shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
+    before = out.read_bytes()
+    words += ["--answered", str(out)]
+    late = says(reply({"choices": [{"text": "late"}]}))
+    with Stub([fails, late]) as stub:
+        shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 3)  # it has its error once more
+        assert len(stub.seen) == 1
+        mended.unlink()
+        shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 0)
+        assert len(stub.seen) == 2
+        said = shell(["run", str(place), str(out), *words, "--base-url", stub.url], 2).err
+        assert "is the output itself; name another for this run" in said
+    old, new = before.splitlines(), mended.read_bytes().splitlines()
+    assert out.read_bytes() == before
+    assert [i for i in range(5) if old[i] != new[i]] == [1]
+    assert statuses_of(mended) == [200] * 5
+    assert json.loads(new[1])["response"]["body"]["choices"] == [{"text": "late"}]
+
+
+@pytest.mark.parametrize("held", [None, b"precious\n", b""])
+def test_what_is_no_earlier_output_is_refused_before_a_row_is_asked(
+    held: bytes | None, tmp_path: Path, shell: Shell
+) -> None:
+    place, out = write_plain(tmp_path, 2)
+    if held is not None:
+        (tmp_path / "old").write_bytes(held)
+    with Stub([WHOLE]) as stub:
+        words = ["--backend", "openai", "--model", "m", "--base-url", stub.url, "--answered", str(tmp_path / "old")]
+        said = shell(["run", str(place), str(out), *words], 0 if held == b"" else 2).err
+        assert len(stub.seen) == (2 if held == b"" else 0)
+    wanted = {None: "is not a file; pass the output of an earlier run", b"precious\n": "line 1 of", b"": ""}[held]
+    assert wanted in said

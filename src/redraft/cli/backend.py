@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redraft.tasks import Task
 
 SENT = {"prompt", "file", "chat", "image", "stop", "schema", "max_tokens", "seed", "temperature", "top_p"}
-LOCAL = {"task", "count", "record", "source", "target", "at_once", "json", "debug", "model", "run"}
+LOCAL = {"task", "count", "record", "source", "target", "answered", "at_once", "json", "debug", "model", "run"}
 FLAGS = {"backend", "base_url", "api_key_env", "timeout", "parser", "root", "model_given"}
 """Flags that mean something with another server; every other one needs the model itself and is refused."""
 

@@ -1,18 +1,26 @@
-"""Rows of a file as `redraft run` reads them: bounded in memory, and each with a digest that it is known by."""
+"""Rows of a file as `redraft run` reads them: bounded in memory, each with a digest that it is known by, and images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO
 
+from redraft.cli.common import image_part
+from redraft.errors import RequestError
+from redraft.files import named_from
 from redraft.server.http.errors import ApiError
-from redraft.server.limits import read_json
+from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES, is_name
 
 PIECE = 2**20  # bytes that are read at a time of a row that is too long
+MOST_HELD_BYTES = 2**26  # of rows under way together, and of the images of one
+MOST_IMAGES = 64  # of a row
+MOST_IMAGE_BYTES = int(BOUNDS["image"].most) * 3 // 4 - 100  # of an image, whose data is written as a URL
 
 
 @dataclass(frozen=True)
@@ -59,3 +67,56 @@ def id_of(row: bytes) -> str | None:
         if is_name(name) and len(str(name)) <= MOST_ID:
             return str(name)
     return None
+
+
+def with_images(row: bytes, folder: Path) -> bytes:
+    """A row whose `image`, a file or several, named from the folder of the rows, stands in its last turn.
+
+    Raises ApiError for an image that cannot be read, or a row without a user's turn at its end.
+    """
+    if b'"image"' not in row:
+        return row
+    with suppress(ValueError, RecursionError):  # reading the row reports what is wrong with it
+        found = read_json(row)
+        body = found.get("body", found) if isinstance(found, dict) else None
+        if not isinstance(body, dict) or "image" not in body:
+            return row
+        given, turns = body.pop("image"), body.get("messages")
+        if given is None:  # as no field
+            return json.dumps(found).encode()
+        files = [given] if isinstance(given, str) else given
+        last = turns[-1] if isinstance(turns, list) and turns else None
+        if not (isinstance(files, list) and all(isinstance(one, str) for one in files)):
+            raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
+        if len(files) > MOST_IMAGES:
+            raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
+        if (size := _bytes_of(files, folder)) > MOST_HELD_BYTES:
+            raise ApiError(400, f"image names {size} bytes of files; at most {MOST_HELD_BYTES}", param="image")
+        if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
+            raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
+        said = last["content"]
+        try:
+            shown = [image_part(named_from(folder, one), MOST_IMAGE_BYTES) for one in files]
+        except RequestError as error:
+            raise ApiError(400, str(error), param="image") from None
+        last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
+        return json.dumps(found).encode()
+    return row
+
+
+def image_bytes(row: bytes, folder: Path) -> int:
+    """Bytes of the files that a row names as its images; 0 for one that is refused anyway."""
+    if b'"image"' not in row:
+        return 0
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):
+        found = read_json(row)
+        given = found.get("body", found).get("image") or []
+        return _bytes_of([given] if isinstance(given, str) else given, folder)
+    return 0
+
+
+def _bytes_of(files: Sequence[str], folder: Path) -> int:
+    """Bytes of files together; 0 where one is refused anyway."""
+    with suppress(OSError, TypeError, RequestError):
+        return sum(named_from(folder, one).stat().st_size for one in files)
+    return 0

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,19 +19,15 @@ from typing import IO, Any
 
 import msgspec
 
-from redraft.cli.common import image_part, tame
-from redraft.cli.row import Row, check_length, id_of, rows_of
+from redraft.cli.common import tame
+from redraft.cli.row import MOST_HELD_BYTES, Row, check_length, id_of, image_bytes, rows_of, with_images
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.files import lock, named_from
+from redraft.files import lock
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
-from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai.batch import answer as answer_row
 
-MOST_HELD_BYTES = 2**26  # of rows under way together
 MOST_FAILED = 3  # rows with an error that a run names at its end
-MOST_IMAGES = 64  # of a row
-MOST_IMAGE_BYTES = int(BOUNDS["image"].most) * 3 // 4 - 100  # of an image, whose data is written as a URL
 MOST_ANSWER_BYTES = 2**28
 """Of a line of an output."""
 ELSEWHERE, MOST_FAILING = "elsewhere", 20
@@ -41,6 +37,9 @@ BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
 Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
 """Answers a row and its number with a status and a body. An ApiError is an answer, too."""
+
+Earlier = Callable[[int], Mapping[str, Any] | None]
+"""The body that answers a row by its number, where an earlier run had one (`cli/earlier.py`)."""
 
 Settings = Mapping[str, str | int]
 """Flags that an output was begun with."""
@@ -103,6 +102,7 @@ def run_batch(
     seed: int | None,
     at_once: int,
     settings: Settings | None = None,
+    earlier: Earlier = lambda _: None,
     report: Callable[[Done], None] = lambda _: None,
 ) -> Done:
     """Answer the rows of `source` that `target` does not have yet. Raises RequestError and RunError.
@@ -111,6 +111,8 @@ def run_batch(
     """
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
+        if (body := earlier(number)) is not None:
+            return 200, body
         return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
 
     return answer_rows(answered, source, target, at_once=at_once, settings=settings, report=report)
@@ -131,7 +133,7 @@ def answer_rows(
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-        sized = ((row, len(row.data) + _image_bytes(row.data, source.parent)) for row in rows)
+        sized = ((row, len(row.data) + image_bytes(row.data, source.parent)) for row in rows)
         async with within, aclosing(_each(answered, sized, first, at_once)) as found, aclosing(_held(found)) as held:
             async for one in held:
                 yield one
@@ -158,59 +160,6 @@ def write_rows(
         return asyncio.run(whole(rows, out))
 
 
-def with_images(row: bytes, folder: Path) -> bytes:
-    """A row whose `image`, a file or several, named from the folder of the rows, stands in its last turn.
-
-    Raises ApiError for an image that cannot be read, or a row without a user's turn at its end.
-    """
-    if b'"image"' not in row:
-        return row
-    with suppress(ValueError, RecursionError):  # reading the row reports what is wrong with it
-        found = read_json(row)
-        body = found.get("body", found) if isinstance(found, dict) else None
-        if not isinstance(body, dict) or "image" not in body:
-            return row
-        given, turns = body.pop("image"), body.get("messages")
-        if given is None:  # as no field
-            return json.dumps(found).encode()
-        files = [given] if isinstance(given, str) else given
-        last = turns[-1] if isinstance(turns, list) and turns else None
-        if not (isinstance(files, list) and all(isinstance(one, str) for one in files)):
-            raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
-        if len(files) > MOST_IMAGES:
-            raise ApiError(400, f"image names {len(files)} files; at most {MOST_IMAGES}", param="image")
-        if (size := _bytes_of(files, folder)) > MOST_HELD_BYTES:
-            raise ApiError(400, f"image names {size} bytes of files; at most {MOST_HELD_BYTES}", param="image")
-        if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
-            raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
-        said = last["content"]
-        try:
-            shown = [image_part(named_from(folder, one), MOST_IMAGE_BYTES) for one in files]
-        except RequestError as error:
-            raise ApiError(400, str(error), param="image") from None
-        last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
-        return json.dumps(found).encode()
-    return row
-
-
-def _image_bytes(row: bytes, folder: Path) -> int:
-    """Bytes of the files that a row names as its images; 0 for one that is refused anyway."""
-    if b'"image"' not in row:
-        return 0
-    with suppress(ValueError, RecursionError, AttributeError, TypeError):
-        found = read_json(row)
-        given = found.get("body", found).get("image") or []
-        return _bytes_of([given] if isinstance(given, str) else given, folder)
-    return 0
-
-
-def _bytes_of(files: Sequence[str], folder: Path) -> int:
-    """Bytes of files together; 0 where one is refused anyway."""
-    with suppress(OSError, TypeError, RequestError):
-        return sum(named_from(folder, one).stat().st_size for one in files)
-    return 0
-
-
 def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, settings: Settings | None) -> Done:
     """Skip the rows that are done already, and count them. A line that was cut short is removed.
 
@@ -218,9 +167,23 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     """
     out.seek(0)
     done, end = Done(0, 0), 0
-    for line in iter(partial(out.readline, MOST_ANSWER_BYTES + 1), b""):
+    for line, status, body in answered_lines(rows, out, source, target, settings):
+        done, end = done.after(status, body), end + len(line)
+        if not line.endswith(b"\n"):
+            out.write(b"\n")
+            end += 1
+    out.truncate(end)
+    out.seek(end)
+    return replace(done, tokens=0, forwards=0)
+
+
+def answered_lines(
+    rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, settings: Settings | None
+) -> Iterator[tuple[bytes, int, Mapping[str, Any]]]:
+    """The lines of an output, each with its status and body, up to one that a kill cut short. Raises as `resume`."""
+    for number, line in enumerate(iter(partial(out.readline, MOST_ANSWER_BYTES + 1), b""), 1):
         if len(line) > MOST_ANSWER_BYTES:
-            said = f"line {done.rows + 1} of {target} has over {MOST_ANSWER_BYTES} bytes, which no run writes"
+            said = f"line {number} of {target} has over {MOST_ANSWER_BYTES} bytes, which no run writes"
             raise RequestError(f"{said}; name another output")
         try:
             found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
@@ -228,26 +191,18 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
             is_json = isinstance(error, msgspec.MsgspecError)  # a line that was cut is none; an editor takes ends away
             if not is_json and not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
                 break
-            said = f"line {done.rows + 1} of {target} is not of a run's output, which would be lost"
+            said = f"line {number} of {target} is not of a run's output, which would be lost"
             raise RequestError(f"{said}; name another output") from None
         if settings is not None and found.settings is not None and (other := _differing(found.settings, settings)):
             raise RequestError(f"{target} was begun with {other}: go on with the same, or name another output")
         row = next(rows, None)
         if row is None:
-            raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
+            raise RequestError(f"{target} has more than the {number - 1} rows of {source}; they do not belong together")
         if found.row_sha256 != row.digest:
-            said = f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of"
-            kept = (
-                f"name another output, or {f'keep the first {done.rows} lines of' if done.rows else 'delete'} this one"
-            )
-            raise RequestError(f"{said} another file; {kept}")
-        done, end = done.after(found.response.status_code, found.response.body), end + len(line)
-        if not line.endswith(b"\n"):
-            out.write(b"\n")
-            end += 1
-    out.truncate(end)
-    out.seek(end)
-    return replace(done, tokens=0, forwards=0)
+            said = f"row {number} of {source} is not the one that {target} answers: it was edited, or is of"
+            kept = f"keep the first {number - 1} lines of" if number > 1 else "delete"
+            raise RequestError(f"{said} another file; name another output, or {kept} this one")
+        yield line, found.response.status_code, found.response.body
 
 
 async def _each(

@@ -29,14 +29,16 @@ EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id,
 or a list of files, named from the folder of IN.jsonl, is shown with the last turn. Row i of the output answers
 row i of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
 Rows that were edited since are refused, and so are other settings than the run began with. A row without an
-answer has its error in its place; stderr counts these rows and names the first ones. Exit codes: 0 all rows have
-an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mistake in the call.
+answer has its error in its place; stderr counts these rows and names the first ones. To ask these again, name
+another output, and the one that has their errors with --answered. Exit codes: 0 all rows have an answer, 3 some
+have an error, 1 the run ended early (run it again), 2 a mistake in the call.
 With --ray IN may also be a folder, Parquet or a URL of a store, and OUT Parquet or a URL (docs/scale.md).
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
   redraft run questions.jsonl answers.jsonl --seed 1 --ray --replicas 4 --address auto
   redraft run s3://bucket/questions s3://bucket/answers.parquet --seed 1 --ray --address auto
+  redraft run questions.jsonl mended.jsonl --seed 1 --answered answers.jsonl
   echo '{"messages":[{"role":"user","content":"Well?"}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
@@ -51,6 +53,8 @@ def add(commands: Commands) -> None:
     parser = command(commands, "run", "answer a file of requests into another, resumable", run, epilog=EPILOG)
     parser.add_argument("source", metavar="IN.jsonl", help="requests, one a line")
     parser.add_argument("target", metavar="OUT.jsonl", help="answers; continued if it exists")
+    answered = "an earlier output: answers in it are kept, and rows with an error are asked again"
+    parser.add_argument("--answered", metavar="FILE.jsonl", help=answered)
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
@@ -104,25 +108,29 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
+    from redraft.cli.earlier import earlier_of
     from redraft.cli.rows import run_batch
     from redraft.server.openai.batch import service_for_rows
 
-    engine = load_engine(arguments)
-    engine.loop.start()
-    service = service_for_rows(served(arguments), engine)
-    how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": _settings(arguments)}
-    try:
-        with _bar(rows) as report:
-            return run_batch(service, arguments.source, arguments.target, **how, report=report)
-    finally:
-        engine.loop.stop()
+    settings = _settings(arguments)
+    with earlier_of(arguments.answered, arguments.source, arguments.target, settings) as earlier:
+        engine = load_engine(arguments)
+        engine.loop.start()
+        service = service_for_rows(served(arguments), engine)
+        how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": settings, "earlier": earlier}
+        try:
+            with _bar(rows) as report:
+                return run_batch(service, arguments.source, arguments.target, **how, report=report)
+        finally:
+            engine.loop.stop()
 
 
 def _fleet(arguments: argparse.Namespace) -> Done:
     """By the engines of a Ray cluster."""
     from redraft.cli.datasets import as_files
-    from redraft.cli.row import check_length
-    from redraft.cli.rows import with_images, write_rows
+    from redraft.cli.earlier import earlier_of
+    from redraft.cli.row import check_length, with_images
+    from redraft.cli.rows import write_rows
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.server.http.errors import ApiError
 
@@ -132,39 +140,51 @@ def _fleet(arguments: argparse.Namespace) -> Done:
         check_nodes(ray, fleet)
         from redraft.distributed.batch import answers
 
+        settings = _settings(arguments)
+
         async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
             under_way: deque[tuple[Row, ApiError | None]] = deque()
 
             def data() -> Iterator[bytes]:
-                for row in left:
+                for number, row in enumerate(left, first):
                     sent, refusal = b"{}", None
                     try:
                         check_length(row)
-                        sent = with_images(row.data, folder)
+                        sent = with_images(row.data, folder) if earlier(number) is None else sent
                     except ApiError as error:
                         refusal = error
                     under_way.append((row.named(), refusal))
                     yield sent
 
-            for status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
+            numbered = enumerate(answers(ray, fleet, data(), first=first, seed=arguments.seed), first)
+            for number, (status, body) in numbered:
                 row, refusal = under_way.popleft()
-                yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
+                if (kept := earlier(number)) is not None:
+                    yield row, 200, kept
+                else:
+                    yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
 
-        with _bar(count_rows(source), replicas=fleet.replicas) as report:
-            return write_rows(answered, source, target, settings=_settings(arguments), report=report)
+        before = earlier_of(arguments.answered, source, target, settings)
+        with before as earlier, _bar(count_rows(source), replicas=fleet.replicas) as report:
+            return write_rows(answered, source, target, settings=settings, report=report)
 
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row, and so does a failure at that row; a server that does not answer at
     all ends the run, to be resumed."""
-    from redraft.cli.rows import ELSEWHERE, answer_rows, with_images
+    from redraft.cli.earlier import earlier_of
+    from redraft.cli.row import with_images
+    from redraft.cli.rows import ELSEWHERE, answer_rows
     from redraft.measure.remote import Remote, StatusError, encoded
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row
 
-    remote = Remote(backend)
+    remote, settings = Remote(backend), _settings(arguments)
+    before = earlier_of(arguments.answered, arguments.source, arguments.target, settings)
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
+        if (kept := earlier(number)) is not None:
+            return 200, kept
         row = with_images(row, arguments.source.parent)
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
@@ -179,13 +199,13 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
         except StatusError as error:
             raise ApiError(error.status, str(error), code=ELSEWHERE) from None
 
-    with _bar(rows) as report:
+    with before as earlier, _bar(rows) as report:
         return answer_rows(
             answered,
             arguments.source,
             arguments.target,
             at_once=arguments.at_once,
-            settings=_settings(arguments),
+            settings=settings,
             report=report,
             within=aclosing(remote),
         )

@@ -1,0 +1,47 @@
+"""Answers of an earlier output: a run keeps them, and asks the rows again that have an error there."""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from redraft.cli.row import rows_of
+from redraft.cli.rows import Earlier, Settings, answered_lines
+from redraft.errors import RequestError
+
+NO_ANSWER = -1  # in place of where a line begins
+
+
+@contextmanager
+def earlier_of(name: str | None, source: Path, target: Path, settings: Settings) -> Iterator[Earlier]:
+    """What finds the answer to a row of `source` in an output, or finds none where that is not named. Only where its
+    lines begin is in memory.
+
+    Raises RequestError for a file that is no output of these rows and settings, or is `target` itself.
+    """
+    if name is None:
+        yield lambda _: None
+        return
+    if not (path := Path(name)).is_file():  # a pipe would be waited for
+        raise RequestError(f"--answered is {name}, which is not a file; pass the output of an earlier run")
+    with path.open("rb") as out, source.open("rb") as rows:
+        if target.exists() and os.path.samestat(target.stat(), os.fstat(out.fileno())):
+            raise RequestError(f"--answered is {name}, which is the output itself; name another for this run")
+        begins, at = array("q"), 0
+        for line, status, _ in answered_lines(rows_of(rows), out, source, path, settings):
+            begins.append(at if status == 200 else NO_ANSWER)
+            at += len(line)
+
+        def earlier(number: int) -> Mapping[str, Any] | None:
+            if number >= len(begins) or begins[number] == NO_ANSWER:
+                return None
+            out.seek(begins[number])
+            body: Mapping[str, Any] = json.loads(out.readline())["response"]["body"]
+            return body
+
+        yield earlier
