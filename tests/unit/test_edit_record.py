@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import time
 import tomllib
 from pathlib import Path
@@ -639,6 +640,14 @@ def test_of_keys_that_differ_in_case_and_signs_the_one_that_is_spelled_is_meant(
         ("Set every key but b to 0", (1, 2, 3)),
         ("Change all but b to 7 and c to 8.", (1, 2, 8)),
         ("Everything but b becomes 5.", (1, 2, 3)),
+        ("Can you set everything but b to 0", (1, 2, 3)),
+        ("Reset all but b to 0", (1, 2, 3)),
+        ("Set absolutely everything  but b to 0", (1, 2, 3)),
+        ("Set everything else but key b to 0", (1, 2, 3)),
+        ("Set everything but b and c to 7", (1, 2, 3)),
+        ("Set everything except a, b and c to 7", (1, 2, 3)),
+        ("Set a to 5, then everything but b to 0", (5, 2, 3)),
+        ("Set all but a and set c to 9", (1, 2, 9)),
         ("Set a to 5 but leave b.", (5, 2, 3)),
         ("Leave b, but set c to 9.", (1, 2, 9)),
         ("Leave all values, but set c to 9.", (1, 2, 9)),
@@ -652,7 +661,9 @@ def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: 
     text = json.dumps(dict(zip("abc", (1, 2, 3), strict=True)))
     done = redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1)
     assert tuple(json.loads(done.text).values()) == after
-    assert bool(done.left_out) is (after == (1, 2, 3) or "all but" in instruction or "nothing" in instruction)
+    names = after == (1, 2, 3) or any(word in instruction for word in ("all but", "nothing", "everything but b"))
+    assert bool(done.left_out) is names
+    assert not any(re.search(r"\bexcept\b", part) for part in done.left_out if "except" not in instruction)
 
 
 @pytest.mark.parametrize(
@@ -664,6 +675,8 @@ def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: 
         ("Name should be all but port should be 5", '{"name": "all", "port": 5}'),
         ("Set name to rest but set port to 5", '{"name": "rest", "port": 5}'),
         ("Set name to open every day but Sunday", '{"name": "open every day but Sunday", "port": 80}'),
+        ("Set name to One shop. Everything but beer", '{"name": "One shop. Everything but beer", "port": 80}'),
+        ("Set name to Try it, change all but me", '{"name": "Try it, change all but me", "port": 80}'),
         ("name: we sell everything but beer", '{"name": "we sell everything but beer", "port": 80}'),
         ('Set name to "everything but you"', '{"name": "everything but you", "port": 80}'),
         ("Replace old with one but remove port", '{"name": "one"}'),
@@ -689,6 +702,9 @@ def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -
         ('{"a": 1, "title": "Submit"}', "Set title to Try again", '{"a": 1, "title": "Try again"}'),
         ('{"a": 1, "role": "CEO"}', "Set role to Head of Sales", '{"a": 1, "role": "Head of Sales"}'),
         ('{"a": 1, "bank": "HSBC"}', "Set bank to Bank of America", '{"a": 1, "bank": "Bank of America"}'),
+        ('{"a": 1, "city": "Bern"}', "Set city to New York everywhere", '{"a": 1, "city": "New York"}'),
+        ('{"a": 1, "env": "production"}', "Set env to staging tonight", '{"a": 1, "env": "staging"}'),
+        ('{"a": 1, "image": "nginx:1.25"}', "Set image to 1.26 everywhere", '{"a": 1, "image": "nginx:1.26"}'),
         ('{"a": 1, "env": "production"}', "Set env to staging for now", '{"a": 1, "env": "staging"}'),
         ('{"a": 1, "env": "production"}', "Set env to staging or dev everywhere", '{"a": 1, "env": "production"}'),
         ('{"a": 1, "url": "https://a.b"}', "Change url to https://x.y for now", '{"a": 1, "url": "https://x.y"}'),
@@ -699,15 +715,16 @@ def test_what_an_instruction_ends_in_is_no_part_of_a_word(text: str, instruction
     assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after
 
 
-@pytest.mark.parametrize("value", ["db2", "3306", "pg"])
-def test_what_else_is_to_be_done_with_a_renamed_line_is_named(value: str) -> None:
+@pytest.mark.parametrize("joint", [" and ", ", ", "; ", ". "])
+@pytest.mark.parametrize("value", ["db2", "3306", "pg", '"a b"'])
+def test_what_else_is_to_be_done_with_a_renamed_line_is_named(value: str, joint: str) -> None:
     """Half of the instruction was dropped without a word."""
     text = "DB_HOST=localhost\nDB_PORT=3306\n"
-    asked = f"Rename DB_HOST to DATABASE_HOST and set it to {value}"
+    asked = f"Rename DB_HOST to DATABASE_HOST{joint}set it to {value}"
     done = redraft.load("nano").edit(text, (0, len(text)), instruction=asked, seed=1)
     assert done.text in (text, text.replace("DB_HOST", "DATABASE_HOST"))
     assert any(f"set it to {value}" in part for part in done.left_out)
-    alone = redraft.load("nano").edit(text, (0, len(text)), instruction=asked.partition(" and")[0], seed=1)
+    alone = redraft.load("nano").edit(text, (0, len(text)), instruction=asked.partition(joint)[0], seed=1)
     assert (alone.text, alone.left_out) == (text.replace("DB_HOST", "DATABASE_HOST"), ())
 
 

@@ -369,6 +369,8 @@ def test_ctrl_c_ends_a_file_that_is_still_coming(hub: Hub) -> None:
             signal.raise_signal(signal.SIGINT)
         with pytest.raises(RunError, match="interrupted"):
             next(parts)
+        with pytest.raises(RunError, match="interrupted"):  # which the client asks where the hub is silent
+            huggingface_hub.get_session().event_hooks["request"][-1](httpx2.Request("GET", "https://hub.example/f"))
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from redraft.constraints.compile.stated import numbers_of, unstated
+from redraft.constraints.compile.stated import numbers_of, stated_choice, unstated
 from redraft.operations.engine import Engine
 from redraft.operations.read_back import Opinion
 
@@ -69,19 +69,29 @@ def test_a_date_or_time_is_stated_part_by_part(text: str, has: list[str], lacks:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "number"),
     [
-        "5.5 degrees below zero",
-        "48.8566° N, 2.3522° W",
-        "Lat 33.8688S",
-        "Net loss: $1,250.75",
-        "Shares fell 2.35 percent",
+        ("5.5 degrees below zero", "5.5"),
+        ("48.8566° N, 2.3522° W", "2.3522"),
+        ("Lat 33.8688S", "33.8688"),
+        ("Net loss: $1,250.75", "1250.75"),
+        ("Shares fell 2.35 percent", "2.35"),
+        ("Il fait moins 12,5 degrés", "12.5"),
+        ("5,5 gradi sotto zero", "5.5"),
+        ("saldo de menos 1.250,50 euros", "1250.50"),
     ],
 )
-def test_a_text_that_may_state_a_number_below_zero_holds_no_answer_to_its_figures(text: str) -> None:
-    """Latitudes of the south were north, whatever a model would have written."""
-    assert numbers_of(text) == []
-    assert numbers_of("48.8566° N, 2.3522° E")
+def test_a_number_of_a_text_that_may_be_below_zero_has_both_signs(text: str, number: str) -> None:
+    """Latitudes of the south were north, whatever a model would have written; held to nothing, 5,5 became 55."""
+    assert {number, f"-{number}"} <= {*numbers_of(text)}
+    assert {float(one) < 0 for one in numbers_of("48.8566° N, 2.3522° E")} == {False}
+
+
+@pytest.mark.parametrize("name", ["Ada", "Zoë", "Łukasz", "McDonald", "JP", "Jean-François", "O'Brien"])
+def test_a_name_is_no_choice(name: str) -> None:
+    choices = ["black", "white"]
+    assert stated_choice(choices, f"{name} Black ordered a shirt.") == choices
+    assert stated_choice(choices, f"Please send {name} the Black shirt.") == ["black"]
 
 
 def test_what_is_no_number_is_not_looked_for() -> None:

@@ -113,7 +113,8 @@ _STAYS = (
     r"|\bno (?:changes? (?:to|of|in) (?:the )?{0}|(?:the )?{0}{1} changes?)\b"
     r"|{0}{1} (?:is|must|should|shall|can|may)(?: not|n't| never| stay| remain)"
     r"|\b(?:increase|decrease|raise|lower|bump|reduce|multiply|divide)\b.*{0}.* by \b"
-    r"|\b(?:leave|keep|except|except for|but) (?:the )?{0}|\b(?:add|append)\b.* to (?:the )?{0}"
+    r"|\b(?:leave|keep|except|except for|but) (?:the )?(?:(?:key|field|value|setting|property) )?{0}"
+    r"|\b(?:add|append)\b.* to (?:the )?{0}"
     r"|\b(?:remove|delete|drop|strip|erase|cut)\b.+ from (?:the )?{0}|\breplace\b.*\b(?:by|with)\b.* in (?:the )?{0}"
     r"|\bin (?:the )?{0},? replace\b"
 )

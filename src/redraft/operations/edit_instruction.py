@@ -148,9 +148,13 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
     """Lines of keys and values as an instruction makes them; as they are where that cannot be written, or where they
     are settings of another kind. A span within a line is what its whole line becomes, less what is around it, if that
     stays. Raises RequestError for other lines."""
-    if (plain := excepting(instruction)) != instruction:
+    plain, written = excepting(instruction)
+    if written:
         one = in_lines(engine, shown, plain, room, left)
-        return one._replace(left_out=tuple(text.replace(" except ", " but ") for text in one.left_out))
+        for now, before in reversed(written):
+            said = tuple(text.replace(now, before) for text in one.left_out)
+            one = one._replace(left_out=said, text=one.text if now in shown[1] else one.text.replace(now, before))
+        return one
     if shown[1].startswith(MARK):
         one = in_lines(engine, [shown[0], shown[1][1:], shown[2]], instruction, room, left)
         return one._replace(text=MARK + one.text)

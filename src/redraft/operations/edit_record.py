@@ -58,7 +58,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 _AND_IT = re.compile(
-    r"\brename\b.{1,300}?\band (?:then |also )?((?:set|change|make|update|give|put|turn) it\b[^;]*\w)", re.I
+    r"\brename\b.{1,300}?(?:\band|[,;.]) (?:then |also )?((?:set|change|make|update|give|put|turn)"
+    r" it(?:s (?:value|default|content)s?)?\b[^;]*[^\s.,;!?])",
+    re.I,
 )
 """What else is to be done with a renamed member, which is not."""
 
@@ -159,9 +161,10 @@ class Record:
             read = {text for key in changed for text in said.spoken.get(key, ())}
             idle = {text for key, texts in said.spoken.items() for text in texts if json.loads(key) not in named}
             unread += tuple(f'"{text.strip(" ,.;")}"' for text in sorted((idle | {*said.adding}) - read))
-        more = _AND_IT.search(hidden(asked)[0]) if said.renames else None
-        if more and not any(more[1] in text for text in unread):
-            unread += (f'"{more[1].translate(hidden(asked)[1])}"',)
+        plain, inside = hidden(asked)
+        more = _AND_IT.search(plain) if said.renames else None
+        if more and not any((one := more[1].translate(inside)) in text or text.strip('"') in one for text in unread):
+            unread += (f'"{more[1].translate(inside)}"',)
         return *(one.name for one in self.shown.values() if self._as_shown(one.name) in same - so), *unread
 
     def guesses(self, asked: str, answer: str) -> tuple[str, ...]:

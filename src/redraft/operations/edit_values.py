@@ -69,18 +69,18 @@ _ORDERED = re.compile(
 _CONDITIONAL = re.compile(r"[\s,]*(?:and |but )?(?:only )?(?:if|when|unless|in case|once|provided)\b", re.IGNORECASE)
 _BREAKS = re.compile(
     r",?\s+(?:(?:to|as|with|for|in|of|on|at|by|if|from|when|while|until|via|since|because|not|instead|rather|please|now"
-    r"|then|again|too|also|only|exactly|temporarily|permanently|everywhere|thanks?|leaving|keeping)\b|[-–—]\s|\()"
+    r"|then|again|too|also|only|exactly|temporarily|permanently|everywhere|thanks?|leaving|keeping"
+    r"|right away|tonight|today|ok(?:ay)?|forever|once|this time)\b|[-–—]\s|\()"
     r"|,\s+(?:it|i|we|you|he|she|they|this|that|which|so|the)\b"
     r"|,?\s+(?:and|but)\s(?=.*(?:\sto\s|=)|(?:its|leave|keep|restart|reload|remove|delete|add|drop|do|don['’]?t|then)\b)",
     re.IGNORECASE,
 )
 """What begins behind a word that a value is, and does not belong to it."""
 _TAIL = re.compile(
-    r"(\S*\w)(\s+(?:everywhere|globally|immediately|temporarily|permanently|across the board|by default"
-    r"|in production))[.!]?",
-    re.IGNORECASE,
+    r"((?:[A-Z]\S* ){0,2}\S*\w)(\s+(?:everywhere|globally|immediately|temporarily|permanently|across the board"
+    r"|by default|in production))[.!]?"
 )
-"""A word that stands for one, and what belongs to the instruction: it is named."""
+"""A word, or names, that stand for one, and what belongs to the instruction: it is named."""
 _DONE = re.compile(
     r"(?:turned|switched|bumped|increased|decreased|raised|lowered|reduced|doubled|halved|removed|deleted|dropped|renamed"
     r"|changed|replaced|updated|reviewed|adjusted|fixed|checked|corrected|translated|shortened|capitali[sz]ed|moved|copied"
@@ -203,7 +203,7 @@ def _text(old: str, said: str) -> Stated:
         return Stated(quoted(same[0]), asking(said[same.end() :])) if same and is_alike else Stated(None)
     is_loud = len(old) > 1 and old.isupper() and said.split()[0].rstrip(",").isupper()  # currencies, levels
     if old and not re.search(r"\s", old) and (tail := _TAIL.fullmatch(said)):
-        return Stated(quoted(tail[1]), asking(tail[2]))
+        return Stated(quoted(_whole(old, tail[1]) or tail[1]), asking(tail[2]))
     if re.search(r"\s", old) or (re.match(r"[^\W\d_]*[A-Z][^\W\d_]*$", old) and not is_loud):  # of words
         if _ORDERED.search(said):
             return Stated(None)

@@ -73,15 +73,19 @@ _OTHERWISE = (
 )
 """Other ways to set and to replace, of keys by their patterns."""
 _BUT = re.compile(
-    r"((?:(?:^|[.;]\s+)(?:please\s+)?|(?:,|\band)\s+(?=set|change|make|update|put|remove|delete|drop|clear|keep|leave))"
-    r"(?:(?:set|change|make|update|put|remove|delete|drop|clear|keep|leave)\s+)?"
-    r"(?:everything|anything|every (?:single )?[\w-]+"
-    r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3})) but "
+    r"\b(everything(?: else)?|anything|every (?:single )?[\w-]+|the (?:rest|others|other [\w-]+)"
+    r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3})\s+but\s+"
     r"(?!(?:set|keep|leave|rename|remove|delete|drop|change|make|turn|switch|add|use|replace|disable|enable|increase"
     r"|decrease|double|halve|bump|put|do|don['’]?t|never|please|then|now|also)\b)",
     re.IGNORECASE,
 )
-"""Where a clause begins, so no value, and no clause of its own behind it, which a verb begins."""
+"""What something is left out of; behind it no clause of its own, which a verb begins."""
+_LEFT_OUT = re.compile(
+    r"\b(?:except(?: for)?|apart from|other than) (?:the )?[\w.-]+(?:(?:, (?:and )?| and )(?:the )?[\w.-]+)+"
+    r"(?=(?: (?:to|be|is|are|should|must)\b|\s*[.;!]?$))",
+    re.IGNORECASE,
+)
+"""Several that are left out."""
 _VALUED = re.compile(
     r"(?:(?<!\bhas)(?<!\bhave)(?<!\bneed)(?<!\bneeds)(?<!\bwant)(?<!\bwants)(?<!\blike) to |=|: | is | be | by | with )"
     r"(?:(?![.,;] | and ).)*$",
@@ -96,10 +100,22 @@ _ASIDE = re.compile(r"^[^:=,.;\n]{3,60}(?<! to)(?<! be):\s+(?=[\w.-]+=\S+[,;]? (
 """What several settings are for, before the first of them."""
 
 
-def excepting(instruction: str) -> str:
-    """An instruction with "except" for a "but" that names what is left out of everything, and begins no clause."""
+def excepting(instruction: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """An instruction with "except" for a "but" that names what is left out of everything, and in front of each of
+    several; and what it wrote in place of what."""
     text, inside = hidden(instruction)
-    return _BUT.sub(r"\1 except ", text).translate(inside)
+    written = list[tuple[str, str]]()
+
+    def plain(found: re.Match[str]) -> str:
+        written.append((f"{found[1]} except ", found[0]))
+        return written[-1][0]
+
+    def each(found: re.Match[str]) -> str:
+        written.append((re.sub(r"(, (?:and )?| and )", r"\1except ", found[0]), found[0]))
+        return written[-1][0]
+
+    text = _rewritten(_LEFT_OUT, each, _rewritten(_BUT, plain, text))
+    return text.translate(inside), tuple(written)
 
 
 def on_one_line(instruction: str) -> str:

@@ -231,6 +231,8 @@ def _guarded() -> Iterator[None]:
     pages, left = 0, LISTED_BYTES
 
     def bound(request: Any) -> None:
+        if stopped.is_set():  # the client asks again where a hub fell silent
+            raise RunError("interrupted")
         given = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {part: given.get(part) or PATIENCE_SEC for part in _PARTS}
         request.extensions.setdefault("asked", request.url.path)  # which stays where the hub sends the client elsewhere
@@ -244,12 +246,14 @@ def _guarded() -> Iterator[None]:
                 raise WeightsError(f"the hub's list goes on outside of {_LISTS}; take another hub")
             if (pages := pages + 1) > MOST_PAGES:
                 raise WeightsError(f"the hub's list has over {MOST_PAGES} pages; take another hub")
-            left -= _read(response, left)
+            size = _read(response, left)  # beside other threads
+            left -= size
             with suppress(ValueError):  # the client says of what else it cannot read
                 found = response.json()
                 said = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
         elif response.is_error or response.has_redirect_location:
-            left -= _read(response, left)  # the client reads what it says, whatever its length
+            size = _read(response, left)  # the client reads what it says, whatever its length
+            left -= size
         else:
             response.iter_raw = partial(_until, stopped, response.iter_raw)
         for one in (*said, *(large for one in said if isinstance(large := one.get("lfs"), dict))):

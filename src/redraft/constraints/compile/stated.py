@@ -68,7 +68,8 @@ _UNREAD_THOUSANDS = re.compile(
 """What may state an integer above 999 and is not read: digits that may be parts of one number, factors, years without
 their century, digits with letters, and words for thousands."""
 _FALLEN = re.compile(
-    r"\b(?:minus|negativ\w*|below|(?:unter|moins de|bajo) (?:null|zéro|cero)|loss(?:es)?"
+    r"\b(?:minus|negativ\w*|below|(?:unter|moins de|sous|bajo|sotto|onder|abaixo de) (?:null|nul|zéro|cero|zero)"
+    r"|(?:moins|menos) \d+|loss(?:es)?"
     r"|fell|fallen|deficit|overdrawn)\b"
     r"|(?:\d ?°\s?|\.\d{3,}\s?)(?-i:[SW])\b",
     re.IGNORECASE,
@@ -142,13 +143,13 @@ def numbers_of(text: str) -> list[str]:
     Dates, times, versions and addresses count for nothing."""
     text = _DOTTED.sub(lambda match: match[0] if _GROUPED.fullmatch(match[0]) else " ", without_moments(text))
     marked = _MARKED.search(text) or _SPACED.search(text)
-    unread = _UNREAD_NUMBER.search(text) or _FALLEN.search(text)
-    if not marked or unread or len(_NUMBER.findall(text)) > MOST_NUMBERS:
+    if not marked or _UNREAD_NUMBER.search(text) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
         return []
     text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
     words = words_of(text)
     said = range(LARGEST_SPELLED + 1) if not number_words().isdisjoint(words.split()) else ()
     found = {*_in_digits(text), *(Decimal(one) for one in said if is_spelled(one, words))}
+    found |= {-one for one in found if one and _FALLEN.search(text)}
     plain = (one for one in found if max(len(one.as_tuple().digits), abs(one.adjusted())) <= MOST_DIGITS)
     forms = {form for one in plain for form in (f"{one:f}", f"{one.normalize():f}")}
     return sorted(forms | {form + ".0" for form in forms if "." not in form})
@@ -208,7 +209,8 @@ def _is_name(choice: str, text: str, found: re.Match[str]) -> bool:
     """Whether a choice stands in a text as a name, as of Mr Black or Ada Small."""
     before = text[max(0, found.start() - 30) : found.start()]
     is_capital = choice.isalpha() and choice[0].islower() and found[0][0].isupper() and not found[0].isupper()
-    return bool(_TITLE.search(before) or (is_capital and re.search(r"\b[A-Z][a-z]+ $", before)))
+    first = re.search(r"([^\W\d_][\w'’-]+) $", before)
+    return bool(_TITLE.search(before) or (is_capital and first and first[1][0].isupper()))
 
 
 def _form(choice: str) -> str:
