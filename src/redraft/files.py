@@ -38,7 +38,8 @@ def read_start(path: Path, most: int) -> bytes:
 
 def named_from(folder: Path, name: str) -> Path:
     """An image that a row names from the folder of the rows. Raises RequestError for one that is not in it."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    is_name = not any(one == "\0" or "\ud800" <= one <= "\udfff" for one in name)
+    if not is_name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise RequestError(f"image is {name!r:.100}; name a file in the folder of the rows")
     return folder / name
 

@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_400, TESTS: 41_700}
+WHOLE_WALLS = {SOURCE: 55_480, TESTS: 41_800}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_155,
+    "core": 11_160,
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_775,
     "constraints": 8_860,
     "tasks": 2_770,
     "tune": 4_450,
-    "measure": 2_870,
-    "server": 6_910,
-    "operations": 5_000,
+    "measure": 2_895,
+    "server": 6_920,
+    "operations": 5_010,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_470,
+    "cli": 5_500,
 }
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.helpers import SCHEMA
 from tests.server.conftest import ANSWER, RECORD, USER, Process
 
+from redraft.server.http.sse import line_of
+
 PROMPT = f"<|turn>user\n{RECORD}<turn|>\n<|turn>model\n"
 
 
@@ -270,3 +272,10 @@ def test_calls_of_one_conversation_have_different_names(server: Process) -> None
     replies = [asked(server, messages=turns, tools=[call], tool_choice="required", seed=0) for turns in (USER, longer)]
     one, two = (reply.json()["choices"][0]["message"]["tool_calls"][0]["id"] for reply in replies)
     assert one != two
+
+
+def test_an_event_is_one_line_for_every_reader_of_lines() -> None:
+    """Those that end lines where Unicode does, as httpx's do, broke an event in two where a text had such a sign."""
+    chunk = {"text": "a\u2028b\u2029c\x85d\x0ce\n"}
+    line, blank = line_of(chunk).decode().splitlines()
+    assert (json.loads(line.removeprefix("data: ")), blank) == (chunk, "")

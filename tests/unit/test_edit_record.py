@@ -744,3 +744,40 @@ def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None
         assert (
             json.loads(engine.edit(text, (0, len(text)), instruction=instruction, seed=1).text)["retry.delay"] == "fast"
         )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PORT=8080 HOST=db.lan ./run.sh",
+        "export PORT=8080 HOST=x",
+        "export PORT=8080 A",
+        "PORT=8080 && A=1",
+        "PORT=8080 | tee x",
+        "PORT=8080 > x",
+        "PORT=8080 ./run.sh",
+        "port=8080 b=1",
+        "port=8080\\",
+    ],
+)
+@pytest.mark.parametrize("instruction", ["Set port to 9090.", "Remove port.", "Set port to 9090 and c to 2."])
+def test_a_line_of_which_a_shell_reads_more_stays(line: str, instruction: str) -> None:
+    """All behind the first value was dropped: other settings, and the command that they were for."""
+    text = f"A=1\n{line}\nC=1\n"
+    done = redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1)
+    assert line in done.text.splitlines()
+    assert done.left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction", "after"),
+    [
+        ("A=My App\nB=1\n", "Set A to Your Shop", 'A="Your Shop"\nB=1\n'),
+        ("OPTS=-Xmx512m -Dfoo=bar\nB=1\n", "Set OPTS to -Xmx1g", "OPTS=-Xmx1g\nB=1\n"),
+        ("WAIT=30 seconds\nB=1\n", "Set WAIT to 60 seconds", 'WAIT="60 seconds"\nB=1\n'),
+        ("port=127.0.0.1:8080\nb=1\n", "Set port to 9090.", "port=127.0.0.1:9090\nb=1\n"),
+        ("port=8080/tcp\nb=1\n", "Set port to 9090.", "port=9090/tcp\nb=1\n"),
+    ],
+)
+def test_a_value_of_several_words_or_parts_is_changed(text: str, instruction: str, after: str) -> None:
+    assert redraft.load("nano").edit(text, (0, len(text)), instruction=instruction, seed=1).text == after

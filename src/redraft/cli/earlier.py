@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from redraft.cli.row import rows_of
 from redraft.cli.rows import Earlier, Settings, answered_lines
@@ -37,11 +36,10 @@ def earlier_of(name: str | None, source: Path, target: Path, settings: Settings)
             begins.append(at if status == 200 else NO_ANSWER)
             at += len(line)
 
-        def earlier(number: int) -> Mapping[str, Any] | None:
+        def earlier(number: int) -> bytes | None:
             if number >= len(begins) or begins[number] == NO_ANSWER:
                 return None
             out.seek(begins[number])
-            body: Mapping[str, Any] = json.loads(out.readline())["response"]["body"]
-            return body
+            return json.dumps(json.loads(out.readline())["response"]["body"]).encode()
 
         yield earlier

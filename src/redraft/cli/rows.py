@@ -35,17 +35,23 @@ ELSEWHERE, MOST_FAILING = "elsewhere", 20
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
-Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
+MOST_AT_ONCE, MOST_ANSWERS_BYTES = 4096, 2**29
+"""Rows under way, and the bytes of the answers of another server to them together."""
+
+Body = Mapping[str, Any] | bytes
+"""What answers a row, or its JSON, which takes less where it waits for earlier rows."""
+
+Answered = Callable[[bytes, int], Awaitable[tuple[int, Body]]]
 """Answers a row and its number with a status and a body. An ApiError is an answer, too."""
 
-Earlier = Callable[[int], Mapping[str, Any] | None]
+Earlier = Callable[[int], bytes | None]
 """The body that answers a row by its number, where an earlier run had one (`cli/earlier.py`)."""
 
 Settings = Mapping[str, str | int]
 """Flags that an output was begun with."""
 
 
-RowAnswer = tuple[Row, int, Mapping[str, Any]]
+RowAnswer = tuple[Row, int, Body]
 """A row with the status and the body of its answer."""
 
 
@@ -110,7 +116,7 @@ def run_batch(
     With a `seed`, row i that brings none has `seed` + i, so a resumed run gives what an uninterrupted one gives.
     """
 
-    async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
+    async def answered(row: bytes, number: int) -> tuple[int, Body]:
         if (body := earlier(number)) is not None:
             return 200, body
         return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
@@ -129,8 +135,8 @@ def answer_rows(
     within: AbstractAsyncContextManager[object] = NOTHING,
 ) -> Done:
     """As `run_batch`, with the rows answered by `answered`; `within` is open meanwhile."""
-    if at_once < 1:
-        raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
+    if not 1 <= at_once <= MOST_AT_ONCE:
+        raise RequestError(f"the number of rows at once is {at_once}; it must be from 1 to {MOST_AT_ONCE}")
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
         sized = ((row, len(row.data) + image_bytes(row.data, source.parent)) for row in rows)
@@ -210,13 +216,23 @@ async def _each(
 ) -> AsyncGenerator[RowAnswer, None]:
     """Answers in the order of rows, each with its bytes, `at_once` of them under way, fewer of long ones."""
     running, held = deque[tuple[asyncio.Task[RowAnswer], int]](), 0
+
+    async def counted(row: Row, number: int) -> RowAnswer:
+        nonlocal held
+        found = await _answer(answered, row, number)
+        held += _waiting(found)
+        return found
+
     try:
         for number, (row, size) in enumerate(rows, first):
-            running.append((asyncio.create_task(_answer(answered, row, number)), size))
+            running.append((asyncio.create_task(counted(row, number)), size))
             held += size
             while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
-                held -= running[0][1]
-                yield await running.popleft()[0]
+                task, size = running[0]
+                found = await task
+                running.popleft()
+                held -= size + _waiting(found)
+                yield found
         while running:
             yield await running.popleft()[0]
     finally:  # where one has ended the run, the others end with it, and say nothing
@@ -225,13 +241,18 @@ async def _each(
         await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
 
 
+def _waiting(answer: RowAnswer) -> int:
+    """Bytes of an answer that is not read yet."""
+    return len(answer[2]) if isinstance(answer[2], bytes) else 0
+
+
 async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, None]:
     """The answers, but failures of another server only when it has answered a later row, or at the end: if too many
     follow each other, or the last say that it loads or is not there, it is down, and their rows are still to be asked.
     Raises RunError then."""
-    failing = list[RowAnswer]()
+    failing = list[tuple[Row, int, Mapping[str, Any]]]()
     async for row, status, body in answers:
-        if (status == 408 or status >= 500) and body["error"]["code"] == ELSEWHERE:
+        if (status == 408 or status >= 500) and isinstance(body, Mapping) and body["error"]["code"] == ELSEWHERE:
             failing.append((row.named(), status, body))
             if len(failing) == MOST_FAILING:
                 said = f"{MOST_FAILING} rows failed one after another, so they stay open; run it again later"
@@ -254,7 +275,8 @@ async def _write(
     settings: Settings | None,
     report: Callable[[Done], None],
 ) -> Done:
-    async for row, status, body in answers:
+    async for row, status, found in answers:
+        body = json.loads(found) if isinstance(found, bytes) else found
         data = _line((row, status, body), done.rows, settings)
         if len(data) > MOST_ANSWER_BYTES:
             refused = ApiError(400, f"the answer has {len(data)} bytes; at most {MOST_ANSWER_BYTES}: ask for less")

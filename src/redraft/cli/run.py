@@ -6,10 +6,10 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redraft import __version__
 from redraft.cli.backend import backend_of
@@ -20,7 +20,7 @@ from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
     from redraft.cli.row import Row
-    from redraft.cli.rows import Done, RowAnswer
+    from redraft.cli.rows import Body, Done, RowAnswer
     from redraft.measure.remote import Backend
     from redraft.server.http.settings import Settings
 
@@ -57,7 +57,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--answered", metavar="FILE.jsonl", help=answered)
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
-    parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
+    parser.add_argument(
+        "--at-once", type=int, default=64, metavar="N", help="rows under way, at most 4096 (default: 64)"
+    )
     backend_flags(parser)
     model_flags(parser)
     ray_flags(parser)
@@ -174,15 +176,17 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     all ends the run, to be resumed."""
     from redraft.cli.earlier import earlier_of
     from redraft.cli.row import with_images
-    from redraft.cli.rows import ELSEWHERE, answer_rows
-    from redraft.measure.remote import Remote, StatusError, encoded
+    from redraft.cli.rows import ELSEWHERE, MOST_ANSWERS_BYTES, answer_rows
+    from redraft.measure.remote import MOST_BYTES, Remote, StatusError, encoded
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row
 
-    remote, settings = Remote(backend), _settings(arguments)
+    # What waits for an earlier row is held.
+    each = MOST_ANSWERS_BYTES // max(1, arguments.at_once)
+    remote, settings = Remote(backend, most_bytes=min(MOST_BYTES, each)), _settings(arguments)
     before = earlier_of(arguments.answered, arguments.source, arguments.target, settings)
 
-    async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
+    async def answered(row: bytes, number: int) -> tuple[int, Body]:
         if (kept := earlier(number)) is not None:
             return 200, kept
         row = with_images(row, arguments.source.parent)

@@ -26,7 +26,9 @@ BREAKS_SEC = (0.5, 2.0, 0.0)
 LATE = 504
 """The status of a request that had no answer in time, which no server has sent."""
 MOST_BYTES = 2**26
-"""Of one answer."""
+"""Of one answer, where no fewer are allowed."""
+EVERY_LINES = 256
+"""Lines of a stream between two that let the event loop look at the clock and at Ctrl-C."""
 
 
 class StatusError(RedraftError):
@@ -47,6 +49,10 @@ class FailedError(StatusError, RunError):
 
 class BrokenError(RunError):
     """No whole answer came, or none of OpenAI's form: by the request's fault or the server's."""
+
+
+class LongError(BrokenError):
+    """An answer has more bytes than are read."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,9 @@ class Reply:
 class Remote:
     """A connection to one server. The calls are coroutines; close it with `close`."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, most_bytes: int = MOST_BYTES) -> None:
         self.backend, self.where, self._model = backend, backend.base_url, backend.model
+        self._most_bytes = most_bytes  # of one answer
         self._answered = 0.0  # when the last answer began
         headers = {"content-type": "application/json"}
         headers |= {"authorization": f"Bearer {backend.key}"} if backend.key else {}
@@ -91,7 +98,7 @@ class Remote:
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
         body |= {"model": await self._name()}
-        text, finish, usage, began, first = "", None, dict[str, Any](), time.monotonic(), 0.0
+        text, finish, usage, began, first = "", None, None, time.monotonic(), 0.0
         async with self._errors() as clock, self._sent(clock, "POST", path, body) as answer:
             async for line in _lines(self._parts(answer)):
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
@@ -99,7 +106,9 @@ class Remote:
                 chunk = json.loads(line[5:])
                 if chunk.get("error") is not None:
                     raise RunError(f"{self.where} failed within an answer: {self._shown(chunk['error'])}")
-                usage = dict(chunk.get("usage") or usage)
+                usage = chunk.get("usage") or usage
+                if not isinstance(usage, dict | None):
+                    raise TypeError("counts are an object")
                 for choice in chunk["choices"]:
                     text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
                     first = first or (time.monotonic() - began if text else 0.0)
@@ -111,18 +120,19 @@ class Remote:
         counts = (count_of(usage, "completion_tokens"), count_of(usage, "steps"))
         return Reply(text, finish, *counts, seconds, first or seconds)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a body as it stands, not streamed. Raises as `ask`; FailedError also where a server that still
-        names its models breaks off at this body again and again."""
+    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes up to 24 times
+        as much when it is read. Raises as `ask`; FailedError also where a server that still names its models breaks off
+        at this body again and again."""
         for pause in BREAKS_SEC:
             try:
                 return await self._posted(path, body)
             except BrokenError as error:
                 if not await self._is_well():
                     raise
-                said = str(error)
+                said, is_long = str(error), isinstance(error, LongError)
             await asyncio.sleep(pause)
-        raise FailedError(said, 502)
+        raise FailedError(said, 500 if is_long else 502)  # the second may be of a server that is not there yet
 
     async def _is_well(self) -> bool:
         """Whether the server names its models."""
@@ -131,10 +141,11 @@ class Remote:
                 return isinstance(json.loads(await self._whole(answer))["data"], list)
         return False
 
-    async def _posted(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _posted(self, path: str, body: Mapping[str, Any]) -> bytes:
         named = body if "model" in body else {"model": await self._name(), **body}
         async with self._errors() as clock, self._sent(clock, "POST", path, named) as answer:
-            found = json.loads(await self._whole(answer))
+            data = await self._whole(answer)
+            found = json.loads(data)
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
             json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
@@ -144,7 +155,7 @@ class Remote:
             raise _refused(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, said)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
             raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
-        return found
+        return data
 
     async def _name(self) -> str:
         """The model's name there. Raises RequestError if there are several to choose from, and RunError if the server
@@ -202,10 +213,12 @@ class Remote:
 
     async def _parts(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
         """What comes of an answer. Raises BrokenError for one that is too long."""
-        left = MOST_BYTES
+        left = self._most_bytes
         async for part in answer.aiter_bytes():
             if (left := left - len(part)) < 0:
-                raise BrokenError(f"{self.where} answered with over {MOST_BYTES >> 20} MiB; look at the URL")
+                fewer = ", or ask fewer rows at once" if self._most_bytes < MOST_BYTES else ""
+                said = f"over {self._most_bytes / 2**20:.3g} MiB; look at the URL{fewer}"
+                raise LongError(f"{self.where} answered with {said}")
             yield part
 
     async def _whole(self, answer: httpx2.Response) -> bytes:
@@ -267,6 +280,8 @@ async def _lines(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         rest += part
         if b"\n" in part:
             *lines, rest = rest.split(b"\n")
-            for line in lines:
+            for number, line in enumerate(lines, 1):
+                if number % EVERY_LINES == 0:  # a part may come unpacked from a few bytes
+                    await asyncio.sleep(0)
                 yield bytes(line)
     yield bytes(rest)

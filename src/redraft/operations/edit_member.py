@@ -35,6 +35,10 @@ _WORD = re.compile(r"[\w./:@%+=?,-]*", re.ASCII)
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
 _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
+_SEVERAL = re.compile(
+    r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|.*\\|-?\d[\d.]*\s+(?:[./]\S*|\S+\s+\S.*)", re.DOTALL | re.ASCII
+)
+"""Behind `KEY=`, what a shell reads more of than one value: other settings and a command, or a line that goes on."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
@@ -142,6 +146,11 @@ def member_of(line: str) -> Member | None:
         if "/*" in written or (key.startswith('"') and found["sep"].strip() == ":" and end.startswith(",")):
             return None
         if written and (not _PLAIN.fullmatch(written) or " = " in written):  # `port: int = 8080` is code
+            return None
+        is_shell = found["sep"] == "=" and (
+            _SEVERAL.fullmatch(written) or ("export" in found["lead"] and " " in written)
+        )
+        if is_shell:
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):

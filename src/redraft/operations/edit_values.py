@@ -106,6 +106,8 @@ _FRAMED = tuple(
     for old, new in (
         (rf"()\d[\d.,]*(\s?(?:{_UNIT}))", r"(?!0[.,])\d[\d.,]*"),  # 250 g
         (rf"({_IMAGE})\d{{1,5}}()", _VERSION),  # or a port
+        (r"((?:\d{1,3}\.){3}\d{1,3}:)\d{1,5}()", r"\d{1,5}"),
+        (r"()\d{1,5}(/(?:tcp|udp))", r"\d{1,5}"),
         (rf"({_IMAGE})(?:{_VERSION}|latest)()", rf"{_VERSION}|latest"),
         (r"(v)\d[\w.-]*()", _VERSION.removeprefix("v?")),  # v1.0
         (r"(https?://)[\w.-]+(?::\d+)?(/?)", r"(?:(?:[\w-]+\.)+(?!html?|js|php)[a-z]{2,12}|localhost)(?::\d+)?"),

@@ -35,7 +35,7 @@ _NAMING = {"etag": _TAG, "x-linked-etag": _TAG, "x-repo-commit": _COMMIT, "sha":
 _LISTS = "/api/models/"
 """In the path of every answer that lists files."""
 LISTED_BYTES, LISTED_SEC = 2**26, 300  # of all lists of a pull, and of each one
-MOST_PAGES = 1000  # of lists: the client asks for them as long as the hub names a next one
+MOST_PAGES = 100  # of lists: the client asks for them as long as the hub names a next one
 _ALONE = threading.RLock()
 """What a pull changes of the client is of the whole process: of several at a time each waits for its turn."""
 _PARTS = ("connect", "read", "write", "pool")

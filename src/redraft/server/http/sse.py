@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ T = TypeVar("T")
 Chunk = Mapping[str, Any]
 Chunks = AsyncGenerator[Chunk, None]
 DONE = b"data: [DONE]\n\n"
+_ENDS = {end.encode(): json.dumps(end).strip('"').encode() for end in ("\x85", "\u2028", "\u2029")}
 BEGIN_SEC = 1.0
 """How long a stream waits for what it begins with before it opens."""
 AppStatus.enable_automatic_graceful_drain = False  # which ends streams without a word; the server's own end says why
@@ -112,8 +114,12 @@ async def _behind(first: asyncio.Future[Chunk], rest: Chunks) -> Chunks:
 
 
 def line_of(chunk: Chunk) -> bytes:
-    """One event. JSON escapes line ends, so a text cannot end it."""
-    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+    """One event. JSON escapes line ends, so a text cannot end it; the three that Unicode has beside them are escaped,
+    too, since a client's reader of lines may end one there."""
+    data = msgspec.json.encode(chunk)
+    for end, escape in _ENDS.items():
+        data = data.replace(end, escape)
+    return b"data: " + data + b"\n\n"
 
 
 async def unless_gone(request: Request, wanted: Awaitable[T], gone: Callable[[], None]) -> T:
