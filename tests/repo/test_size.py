@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_480, TESTS: 41_800}
+WHOLE_WALLS = {SOURCE: 55_520, TESTS: 41_800}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -18,15 +18,15 @@ PART_WALLS = {
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_775,
-    "constraints": 8_860,
+    "constraints": 8_870,
     "tasks": 2_770,
     "tune": 4_450,
     "measure": 2_895,
     "server": 6_920,
-    "operations": 5_010,
+    "operations": 5_030,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_500,
+    "cli": 5_510,
 }
 
 

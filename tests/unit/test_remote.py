@@ -641,3 +641,23 @@ def test_an_image_whose_name_no_file_has_is_the_rows_error(name: Any, tmp_path: 
     error = json.loads((tmp_path / "out").read_text())["response"]["body"]["error"]
     assert error["param"] == "image"
     assert "name a file in the folder of the rows" in error["message"]
+
+
+@pytest.mark.parametrize("status", ["503 No", "500 No"])
+def test_what_is_kept_is_no_sign_that_a_server_is_well(status: str, tmp_path: Path, shell: Shell) -> None:
+    """Answers of an earlier output stood between the failures, so that rows had an error that were to stay open."""
+    place, out = write_plain(tmp_path, 60)
+    bad, mended = says(reply({"error": {"message": "no"}}, "400 No")), tmp_path / "mended.jsonl"
+    words = ["--backend", "openai", "--at-once", "1", "--model", "m"]
+    with Stub([WHOLE, *[bad, WHOLE] * 29, WHOLE]) as stub:
+        shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
+    words += ["--answered", str(out)]
+    with Stub([says(reply({"error": {"message": "no"}}, status, "retry-after: 0"))]) as stub:
+        said = shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 1).err
+    assert "20 rows failed one after another, so they stay open" in said
+    assert statuses_of(mended) == [200]
+    with Stub([WHOLE]) as stub:
+        printed = shell(["run", str(place), str(mended), *words, "--base-url", stub.url, "--json"], 0).out
+        assert len(stub.seen) == 29
+    assert statuses_of(mended) == [200] * 60
+    assert json.loads(printed)["rows"] == 60

@@ -72,8 +72,6 @@ def test_a_date_or_time_is_stated_part_by_part(text: str, has: list[str], lacks:
     ("text", "number"),
     [
         ("5.5 degrees below zero", "5.5"),
-        ("48.8566° N, 2.3522° W", "2.3522"),
-        ("Lat 33.8688S", "33.8688"),
         ("Net loss: $1,250.75", "1250.75"),
         ("Shares fell 2.35 percent", "2.35"),
         ("Il fait moins 12,5 degrés", "12.5"),
@@ -84,6 +82,12 @@ def test_a_date_or_time_is_stated_part_by_part(text: str, has: list[str], lacks:
 def test_a_number_of_a_text_that_may_be_below_zero_has_both_signs(text: str, number: str) -> None:
     """Latitudes of the south were north, whatever a model would have written; held to nothing, 5,5 became 55."""
     assert {number, f"-{number}"} <= {*numbers_of(text)}
+
+
+@pytest.mark.parametrize("text", ["48.8566° N, 2.3522° W", "Lat 33.8688S", "It needs 7.255 W", "He took 0.125 S"])
+def test_a_place_or_a_watt_holds_no_answer_to_its_figures(text: str) -> None:
+    """Of three figures behind a point it is not said what they are."""
+    assert numbers_of(text) == []
     assert {float(one) < 0 for one in numbers_of("48.8566° N, 2.3522° E")} == {False}
 
 
@@ -92,6 +96,11 @@ def test_a_name_is_no_choice(name: str) -> None:
     choices = ["black", "white"]
     assert stated_choice(choices, f"{name} Black ordered a shirt.") == choices
     assert stated_choice(choices, f"Please send {name} the Black shirt.") == ["black"]
+
+
+@pytest.mark.parametrize("thing", ["Levi's", "T-shirt", "COLOR", "A", "One"])
+def test_a_thing_is_no_name(thing: str) -> None:
+    assert stated_choice(["black", "white"], f"{thing} Black") == (["black", "white"] if thing == "One" else ["black"])
 
 
 def test_what_is_no_number_is_not_looked_for() -> None:

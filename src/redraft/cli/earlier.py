@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from array import array
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from redraft.cli.row import rows_of
-from redraft.cli.rows import Earlier, Settings, answered_lines
+from redraft.cli.rows import Earlier, Kept, Settings, answered_lines
 from redraft.errors import RequestError
 
 NO_ANSWER = -1  # in place of where a line begins
@@ -24,7 +25,7 @@ def earlier_of(name: str | None, source: Path, target: Path, settings: Settings)
     Raises RequestError for a file that is no output of these rows and settings, or is `target` itself.
     """
     if name is None:
-        yield lambda _: None
+        yield lambda *_: None
         return
     if not (path := Path(name)).is_file():  # a pipe would be waited for
         raise RequestError(f"--answered is {name}, which is not a file; pass the output of an earlier run")
@@ -32,14 +33,23 @@ def earlier_of(name: str | None, source: Path, target: Path, settings: Settings)
         if target.exists() and os.path.samestat(target.stat(), os.fstat(out.fileno())):
             raise RequestError(f"--answered is {name}, which is the output itself; name another for this run")
         begins, at = array("q"), 0
-        for line, status, _ in answered_lines(rows_of(rows), out, source, path, settings):
-            begins.append(at if status == 200 else NO_ANSWER)
-            at += len(line)
+        try:
+            for line, status, body in answered_lines(rows_of(rows), out, source, path, settings):
+                begins.append(at if status == 200 and body else NO_ANSWER)
+                at += len(line)
+        except RequestError as error:
+            raise RequestError(
+                f"--answered: {str(error).partition(';')[0]}; name the output of an earlier run of these rows, in which"
+                " settings and model were the same"
+            ) from None
 
-        def earlier(number: int) -> bytes | None:
+        def earlier(number: int, row: bytes) -> Kept | None:
             if number >= len(begins) or begins[number] == NO_ANSWER:
                 return None
             out.seek(begins[number])
-            return json.dumps(json.loads(out.readline())["response"]["body"]).encode()
+            found = json.loads(out.readline())
+            if found["row_sha256"] != hashlib.sha256(row.strip()).hexdigest():  # it was edited meanwhile
+                return None
+            return Kept(json.dumps(found["response"]["body"]).encode())
 
         yield earlier

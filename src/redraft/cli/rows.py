@@ -28,8 +28,8 @@ from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer as answer_row
 
 MOST_FAILED = 3  # rows with an error that a run names at its end
-MOST_ANSWER_BYTES = 2**28
-"""Of a line of an output."""
+MOST_ANSWER_BYTES, LINE_BYTES = 2**28, 1000
+"""Of a line of an output, at most and about without its body."""
 ELSEWHERE, MOST_FAILING = "elsewhere", 20
 """The code of what another server answered, and with how many failures of it one after another it counts as down."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
@@ -44,8 +44,13 @@ Body = Mapping[str, Any] | bytes
 Answered = Callable[[bytes, int], Awaitable[tuple[int, Body]]]
 """Answers a row and its number with a status and a body. An ApiError is an answer, too."""
 
-Earlier = Callable[[int], bytes | None]
-"""The body that answers a row by its number, where an earlier run had one (`cli/earlier.py`)."""
+
+class Kept(bytes):
+    """A body of an earlier output (`cli/earlier.py`), which says nothing of how a server is now."""
+
+
+Earlier = Callable[[int, bytes], Kept | None]
+"""The body that answered a row, by its number and data, in an earlier run."""
 
 Settings = Mapping[str, str | int]
 """Flags that an output was begun with."""
@@ -108,7 +113,7 @@ def run_batch(
     seed: int | None,
     at_once: int,
     settings: Settings | None = None,
-    earlier: Earlier = lambda _: None,
+    earlier: Earlier = lambda *_: None,
     report: Callable[[Done], None] = lambda _: None,
 ) -> Done:
     """Answer the rows of `source` that `target` does not have yet. Raises RequestError and RunError.
@@ -117,7 +122,7 @@ def run_batch(
     """
 
     async def answered(row: bytes, number: int) -> tuple[int, Body]:
-        if (body := earlier(number)) is not None:
+        if (body := earlier(number, row)) is not None:
             return 200, body
         return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
 
@@ -247,23 +252,29 @@ def _waiting(answer: RowAnswer) -> int:
 
 
 async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, None]:
-    """The answers, but failures of another server only when it has answered a later row, or at the end: if too many
-    follow each other, or the last say that it loads or is not there, it is down, and their rows are still to be asked.
-    Raises RunError then."""
-    failing = list[tuple[Row, int, Mapping[str, Any]]]()
+    """The answers, but failures of another server, and what was kept behind them, only when it has answered a later
+    row, or at the end: if too many follow each other, or the last say that it loads or is not there, it is down, and
+    their rows are still to be asked. Raises RunError then."""
+    failing, failures, size = list[RowAnswer](), 0, 0
     async for row, status, body in answers:
         if (status == 408 or status >= 500) and isinstance(body, Mapping) and body["error"]["code"] == ELSEWHERE:
             failing.append((row.named(), status, body))
-            if len(failing) == MOST_FAILING:
+            failures += 1
+            if failures == MOST_FAILING:
                 said = f"{MOST_FAILING} rows failed one after another, so they stay open; run it again later"
                 raise RunError(f"{said} ({_message(body)})")
+            continue
+        if failing and isinstance(body, Kept) and size < MOST_HELD_BYTES:
+            failing.append((row.named(), status, body))
+            size += len(body) + LINE_BYTES
             continue
         for one in failing:
             yield one
         failing.clear()
+        failures = size = 0
         yield row, status, body
     for one in failing:
-        if one[1] in (502, 503):
+        if one[1] in (502, 503) and isinstance(one[2], Mapping):
             raise RunError(f"the last rows failed, so they stay open; run it again later ({_message(one[2])})")
         yield one
 
@@ -288,7 +299,7 @@ async def _write(
             out.flush()
         except OSError as error:
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
-        done = done.after(status, body)
+        done = done.after(status, {} if isinstance(found, Kept) else body)
         report(done)
     _check_place(out)
     out.flush()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from redraft import __version__
 from redraft.cli.backend import backend_of
@@ -145,26 +145,25 @@ def _fleet(arguments: argparse.Namespace) -> Done:
         settings = _settings(arguments)
 
         async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-            under_way: deque[tuple[Row, ApiError | None]] = deque()
+            under_way: deque[tuple[Row, tuple[int, Body] | None]] = deque()
 
             def data() -> Iterator[bytes]:
                 for number, row in enumerate(left, first):
-                    sent, refusal = b"{}", None
+                    sent, known = b"{}", cast("tuple[int, Body] | None", None)
                     try:
                         check_length(row)
-                        sent = with_images(row.data, folder) if earlier(number) is None else sent
+                        if (kept := earlier(number, row.data)) is not None:
+                            known = 200, kept
+                        else:
+                            sent = with_images(row.data, folder)
                     except ApiError as error:
-                        refusal = error
-                    under_way.append((row.named(), refusal))
+                        known = error.status, error.body
+                    under_way.append((row.named(), known))
                     yield sent
 
-            numbered = enumerate(answers(ray, fleet, data(), first=first, seed=arguments.seed), first)
-            for number, (status, body) in numbered:
-                row, refusal = under_way.popleft()
-                if (kept := earlier(number)) is not None:
-                    yield row, 200, kept
-                else:
-                    yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
+            for status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
+                row, known = under_way.popleft()
+                yield row, *(known or (status, body))
 
         before = earlier_of(arguments.answered, source, target, settings)
         with before as earlier, _bar(count_rows(source), replicas=fleet.replicas) as report:
@@ -187,7 +186,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     before = earlier_of(arguments.answered, arguments.source, arguments.target, settings)
 
     async def answered(row: bytes, number: int) -> tuple[int, Body]:
-        if (kept := earlier(number)) is not None:
+        if (kept := earlier(number, row)) is not None:
             return 200, kept
         row = with_images(row, arguments.source.parent)
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)

@@ -151,8 +151,9 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
     plain, written = excepting(instruction)
     if written:
         one = in_lines(engine, shown, plain, room, left)
-        for now, before in reversed(written):
-            said = tuple(text.replace(now, before) for text in one.left_out)
+        for now, before in reversed([(now.strip(), before.strip()) for now, before in written]):
+            as_said = before.replace("\\", r"\\")
+            said = tuple(re.sub(re.escape(now), as_said, text, flags=re.IGNORECASE) for text in one.left_out)
             one = one._replace(left_out=said, text=one.text if now in shown[1] else one.text.replace(now, before))
         return one
     if shown[1].startswith(MARK):

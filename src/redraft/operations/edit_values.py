@@ -69,13 +69,18 @@ _ORDERED = re.compile(
 _CONDITIONAL = re.compile(r"[\s,]*(?:and |but )?(?:only )?(?:if|when|unless|in case|once|provided)\b", re.IGNORECASE)
 _BREAKS = re.compile(
     r",?\s+(?:(?:to|as|with|for|in|of|on|at|by|if|from|when|while|until|via|since|because|not|instead|rather|please|now"
-    r"|then|again|too|also|only|exactly|temporarily|permanently|everywhere|thanks?|leaving|keeping"
-    r"|right away|tonight|today|ok(?:ay)?|forever|once|this time)\b|[-–—]\s|\()"
+    r"|then|again|too|also|only|exactly|temporarily|permanently|everywhere|thanks?|leaving|keeping)\b|[-–—]\s|\()"
     r"|,\s+(?:it|i|we|you|he|she|they|this|that|which|so|the)\b"
     r"|,?\s+(?:and|but)\s(?=.*(?:\sto\s|=)|(?:its|leave|keep|restart|reload|remove|delete|add|drop|do|don['’]?t|then)\b)",
     re.IGNORECASE,
 )
 """What begins behind a word that a value is, and does not belong to it."""
+_SOON = re.compile(r",?\s+(?:right away|tonight|today|ok(?:ay)?|forever|once|this time)[.!?]*", re.IGNORECASE)
+"""When it is to be so; behind some words the two are one."""
+_LEADS = re.compile(
+    r"not|never|no|all|only|just|until|by|later|earlier|early|late|quite|mostly|almost|very|so|really|exactly|since",
+    re.IGNORECASE,
+)
 _TAIL = re.compile(
     r"((?:[A-Z]\S* ){0,2}\S*\w)(\s+(?:everywhere|globally|immediately|temporarily|permanently|across the board"
     r"|by default|in production))[.!]?"
@@ -222,6 +227,8 @@ def _text(old: str, said: str) -> Stated:
             return Stated(None)
         if sentence := re.fullmatch(r"(\S+[\w/])\.(\s+[A-Z].*)", said):
             return Stated(quoted(sentence[1]), asking(sentence[2]))
+        if _SOON.fullmatch(behind) and old and not _LEADS.fullmatch(word[0]):
+            return Stated(quoted(word[0]), asking(behind))
         if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
             return Stated(quoted(word[0]), asking(behind))
         if _CODE.search(word[0]) and _HARMLESS.fullmatch(behind):
@@ -245,6 +252,7 @@ def _ends(behind: str) -> bool:
     return bool(
         _HARMLESS.fullmatch(behind)
         or _BREAKS.match(behind)
+        or _SOON.fullmatch(behind)
         or re.match(r",\s(?!no\b)|\.\s+[A-Z]|\s\(|,?\s+(?:and|but|then)\s+(?!-?\d)", behind)
     )
 

@@ -73,7 +73,8 @@ _OTHERWISE = (
 )
 """Other ways to set and to replace, of keys by their patterns."""
 _BUT = re.compile(
-    r"\b(everything(?: else)?|anything|every (?:single )?[\w-]+|the (?:rest|others|other [\w-]+)"
+    r"\b(everything(?: else)?(?: (?:in|of|under) (?:the )?[\w.-]+)?|anything|every (?:single )?[\w-]+"
+    r"|the (?:rest|others|other [\w-]+)"
     r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3})\s+but\s+"
     r"(?!(?:set|keep|leave|rename|remove|delete|drop|change|make|turn|switch|add|use|replace|disable|enable|increase"
     r"|decrease|double|halve|bump|put|do|don['’]?t|never|please|then|now|also)\b)",
@@ -81,11 +82,16 @@ _BUT = re.compile(
 )
 """What something is left out of; behind it no clause of its own, which a verb begins."""
 _LEFT_OUT = re.compile(
-    r"\b(?:except(?: for)?|apart from|other than) (?:the )?[\w.-]+(?:(?:, (?:and )?| and )(?:the )?[\w.-]+)+"
-    r"(?=(?: (?:to|be|is|are|should|must)\b|\s*[.;!]?$))",
+    r"\b((?:except(?: for)?|apart from|other than) (?:the )?(?:(?:keys|fields|values|settings|properties) )?)"
+    r"([\w.-]+(?:(?:, (?:and )?| and )(?:the )?[\w.-]+)+)"
+    r"(?=,? (?:to|be|is|are|should|must|set|change|make|put|update|turn|switch)\b|\s*[.;!]?$)",
     re.IGNORECASE,
 )
 """Several that are left out."""
+_DENIED = re.compile(r"(?:\bnot|\bnever|n['’]t) [\w-]+ $", re.IGNORECASE)
+_NAMED_AS = re.compile(r"[^.,;]* as (?:the|its)\b", re.IGNORECASE)
+MOST_READ = 2**12
+"""Characters of an instruction in which what is left out is looked for: each place asks for all in front of it."""
 _VALUED = re.compile(
     r"(?:(?<!\bhas)(?<!\bhave)(?<!\bneed)(?<!\bneeds)(?<!\bwant)(?<!\bwants)(?<!\blike) to |=|: | is | be | by | with )"
     r"(?:(?![.,;] | and ).)*$",
@@ -103,15 +109,20 @@ _ASIDE = re.compile(r"^[^:=,.;\n]{3,60}(?<! to)(?<! be):\s+(?=[\w.-]+=\S+[,;]? (
 def excepting(instruction: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """An instruction with "except" for a "but" that names what is left out of everything, and in front of each of
     several; and what it wrote in place of what."""
+    if len(instruction) > MOST_READ:
+        return instruction, ()
     text, inside = hidden(instruction)
     written = list[tuple[str, str]]()
 
     def plain(found: re.Match[str]) -> str:
+        asks = _DENIED.search(found.string[max(0, found.start() - 40) : found.start()])  # for what stands behind "but"
+        if asks or _NAMED_AS.match(found.string[found.end() :]):
+            return found[0]
         written.append((f"{found[1]} except ", found[0]))
         return written[-1][0]
 
     def each(found: re.Match[str]) -> str:
-        written.append((re.sub(r"(, (?:and )?| and )", r"\1except ", found[0]), found[0]))
+        written.append((found[1] + re.sub(r"(, (?:and )?| and )", r"\1except ", found[2]), found[0]))
         return written[-1][0]
 
     text = _rewritten(_LEFT_OUT, each, _rewritten(_BUT, plain, text))

@@ -33,7 +33,9 @@ from redraft.pointers import at_step
 _SIGN = r"(?:(?<![\w.)])[-−])?"
 _NUMBER = re.compile(rf"{_SIGN}(?:\d+(?:[.,'’]\d+)*(?:[eE][+-]?\d{{1,3}}(?!\w))?|(?<![\w.,])\.\d+)", re.ASCII)
 _SPACED = re.compile(rf"{_SIGN}(?<!\d)\d{{1,3}}(?:[ \u00a0\u2009\u202f]\d{{3}})+(?:[.,]\d+)?(?!\d)", re.ASCII)
-_GROUPED = re.compile(r"-?\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?|-?\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?")
+_GROUPED = re.compile(
+    r"-?(?!0)\d{1,3}(?:([.,'’])\d{3})(?:\1\d{3})*(?:(?!\1)[.,]\d+)?|-?\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?"
+)
 _PLAIN = re.compile(r"-?\d*(?:[.,]\d+)?")
 _SCALED = re.compile(
     r"(?<![\d.,])([-−]?\d+(?:[.,]\d+)?) ?(%|k|thousand|m|million|bn|billion)(?!\w)", re.ASCII | re.IGNORECASE
@@ -70,12 +72,15 @@ their century, digits with letters, and words for thousands."""
 _FALLEN = re.compile(
     r"\b(?:minus|negativ\w*|below|(?:unter|moins de|sous|bajo|sotto|onder|abaixo de) (?:null|nul|zéro|cero|zero)"
     r"|(?:moins|menos) \d+|loss(?:es)?"
-    r"|fell|fallen|deficit|overdrawn)\b"
-    r"|(?:\d ?°\s?|\.\d{3,}\s?)(?-i:[SW])\b",
+    r"|fell|fallen|deficit|overdrawn)\b",
     re.IGNORECASE,
 )
-"""Words for numbers below zero, and the two halves of the earth where they are."""
-_BELOW = re.compile(rf"[-−–(] ?\d|\d-|unter|moins|menos|bajo|sotto|onder|{_FALLEN.pattern}", re.IGNORECASE)
+"""Words for numbers below zero."""
+_HALVES = re.compile(r"(?:\d ?°\s?|\.\d{3,}\s?)[SW]\b")
+"""The two halves of the earth where they are; or seconds and watts."""
+_BELOW = re.compile(
+    rf"[-−–(] ?\d|\d-|unter|moins|menos|bajo|sotto|onder|{_FALLEN.pattern}|(?-i:{_HALVES.pattern})", re.IGNORECASE
+)
 """What a text has that may state a number below zero."""
 _CLOCK_OR_DATE = re.compile(r"\d{1,2}(?::\d\d)+|\d{4}-\d\d-\d\d", re.ASCII)
 MOST_NUMBERS, MOST_DIGITS = 200, 20
@@ -143,13 +148,14 @@ def numbers_of(text: str) -> list[str]:
     Dates, times, versions and addresses count for nothing."""
     text = _DOTTED.sub(lambda match: match[0] if _GROUPED.fullmatch(match[0]) else " ", without_moments(text))
     marked = _MARKED.search(text) or _SPACED.search(text)
-    if not marked or _UNREAD_NUMBER.search(text) or len(_NUMBER.findall(text)) > MOST_NUMBERS:
+    unread = _UNREAD_NUMBER.search(text) or _HALVES.search(text)
+    if not marked or unread or len(_NUMBER.findall(text)) > MOST_NUMBERS:
         return []
     text = _SPACED.sub(lambda match: re.sub(r"\s", "", match[0]) if "000" in match[0] else match[0], text)
     words = words_of(text)
     said = range(LARGEST_SPELLED + 1) if not number_words().isdisjoint(words.split()) else ()
     found = {*_in_digits(text), *(Decimal(one) for one in said if is_spelled(one, words))}
-    found |= {-one for one in found if one and _FALLEN.search(text)}
+    found |= {-one for one in found if one} if _FALLEN.search(text) else set()
     plain = (one for one in found if max(len(one.as_tuple().digits), abs(one.adjusted())) <= MOST_DIGITS)
     forms = {form for one in plain for form in (f"{one:f}", f"{one.normalize():f}")}
     return sorted(forms | {form + ".0" for form in forms if "." not in form})
@@ -209,8 +215,11 @@ def _is_name(choice: str, text: str, found: re.Match[str]) -> bool:
     """Whether a choice stands in a text as a name, as of Mr Black or Ada Small."""
     before = text[max(0, found.start() - 30) : found.start()]
     is_capital = choice.isalpha() and choice[0].islower() and found[0][0].isupper() and not found[0].isupper()
-    first = re.search(r"([^\W\d_][\w'’-]+) $", before)
-    return bool(_TITLE.search(before) or (is_capital and first and first[1][0].isupper()))
+    first = re.search(r"(?<![\w'’-])[^\W\d_][\w'’-]+ $", before)
+    word = first[0].strip() if first and is_capital else ""
+    is_loud = len(word) > 2 and word.isupper()
+    is_thing = is_loud or word.endswith(("'s", "’s")) or any(part[:1].islower() for part in word.split("-"))
+    return bool(_TITLE.search(before) or (word and not is_thing))  # as COLOR, Levi's and T-shirt are
 
 
 def _form(choice: str) -> str:
