@@ -661,3 +661,27 @@ def test_what_is_kept_is_no_sign_that_a_server_is_well(status: str, tmp_path: Pa
         assert len(stub.seen) == 29
     assert statuses_of(mended) == [200] * 60
     assert json.loads(printed)["rows"] == 60
+
+
+def test_a_row_that_always_fails_does_not_hold_back_what_is_kept(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 6)
+    mended = tmp_path / "mended.jsonl"
+    words = ["--backend", "openai", "--at-once", "1", "--model", "m"]
+    with Stub([WHOLE, says(reply({"error": {"message": "no"}}, "400 No")), WHOLE]) as stub:
+        shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
+    with Stub([says(reply({"error": {"message": "no"}}, "502 No", "retry-after: 0"))]) as stub:
+        shell(["run", str(place), str(mended), *words, "--base-url", stub.url, "--answered", str(out)], 3)
+    assert statuses_of(mended) == [200, 502, 200, 200, 200, 200]
+
+
+def test_a_long_list_of_models_is_read_whatever_the_rows_at_once(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server whose list was longer than a row's answer may be counted as down."""
+    monkeypatch.setattr("redraft.cli.rows.MOST_ANSWERS_BYTES", 2**14)
+    place, out = write_plain(tmp_path, 3)
+    models = {"data": [{"id": "theirs", "about": "a" * 2**15}]}
+    with Stub([WHOLE, says(reply({"choices": [{"text": "a" * 2**15}]}))], models=models) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell(words, 3)
+    assert statuses_of(out) == [200, 500, 500]

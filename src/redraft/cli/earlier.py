@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,10 +39,9 @@ def earlier_of(name: str | None, source: Path, target: Path, settings: Settings)
                 begins.append(at if status == 200 and body else NO_ANSWER)
                 at += len(line)
         except RequestError as error:
-            raise RequestError(
-                f"--answered: {str(error).partition(';')[0]}; name the output of an earlier run of these rows, in which"
-                " settings and model were the same"
-            ) from None
+            said = re.split("; name another output|: go on with the same|; they do not", str(error))[0]
+            remedy = "name the output of an earlier run of these rows and settings"
+            raise RequestError(f"--answered: {said}; {remedy}") from None
 
         def earlier(number: int, row: bytes) -> Kept | None:
             if number >= len(begins) or begins[number] == NO_ANSWER:

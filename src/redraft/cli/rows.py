@@ -273,8 +273,9 @@ async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, 
         failing.clear()
         failures = size = 0
         yield row, status, body
+    is_last = bool(failing) and not isinstance(failing[-1][2], Kept)  # else those behind would stay open for it
     for one in failing:
-        if one[1] in (502, 503) and isinstance(one[2], Mapping):
+        if is_last and one[1] in (502, 503) and isinstance(one[2], Mapping):
             raise RunError(f"the last rows failed, so they stay open; run it again later ({_message(one[2])})")
         yield one
 

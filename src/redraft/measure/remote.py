@@ -138,7 +138,7 @@ class Remote:
         """Whether the server names its models."""
         with suppress(RedraftError):
             async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
-                return isinstance(json.loads(await self._whole(answer))["data"], list)
+                return isinstance(json.loads(await self._whole(answer, MOST_BYTES))["data"], list)
         return False
 
     async def _posted(self, path: str, body: Mapping[str, Any]) -> bytes:
@@ -163,7 +163,7 @@ class Remote:
         if self._model is None:
             try:
                 async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
-                    names = [model["id"] for model in json.loads(await self._whole(answer))["data"]]
+                    names = [model["id"] for model in json.loads(await self._whole(answer, MOST_BYTES))["data"]]
             except RefusedError as error:
                 raise RequestError(str(error)) from None
             except FailedError as error:
@@ -211,9 +211,9 @@ class Remote:
         said = f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
         return _refused(answer.status_code, said)
 
-    async def _parts(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    async def _parts(self, answer: httpx2.Response, most: int | None = None) -> AsyncGenerator[bytes, None]:
         """What comes of an answer. Raises BrokenError for one that is too long."""
-        left = self._most_bytes
+        left = most or self._most_bytes
         async for part in answer.aiter_bytes():
             if (left := left - len(part)) < 0:
                 fewer = ", or ask fewer rows at once" if self._most_bytes < MOST_BYTES else ""
@@ -221,8 +221,8 @@ class Remote:
                 raise LongError(f"{self.where} answered with {said}")
             yield part
 
-    async def _whole(self, answer: httpx2.Response) -> bytes:
-        return b"".join([part async for part in self._parts(answer)])
+    async def _whole(self, answer: httpx2.Response, most: int | None = None) -> bytes:
+        return b"".join([part async for part in self._parts(answer, most)])
 
     @asynccontextmanager
     async def _errors(self) -> AsyncIterator[asyncio.Timeout]:

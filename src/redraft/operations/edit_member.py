@@ -35,10 +35,10 @@ _WORD = re.compile(r"[\w./:@%+=?,-]*", re.ASCII)
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
 _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
-_SEVERAL = re.compile(
-    r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|.*\\|-?\d[\d.]*\s+(?:[./]\S*|\S+\s+\S.*)", re.DOTALL | re.ASCII
-)
+_SEVERAL = re.compile(r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|.*\\|-?\d[\d.]*\s+\.{0,2}/\S.*", re.DOTALL | re.ASCII)
 """Behind `KEY=`, what a shell reads more of than one value: other settings and a command, or a line that goes on."""
+_OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
+"""Its names; those of systemd's units and of Java's properties look otherwise."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
@@ -147,10 +147,8 @@ def member_of(line: str) -> Member | None:
             return None
         if written and (not _PLAIN.fullmatch(written) or " = " in written):  # `port: int = 8080` is code
             return None
-        is_shell = found["sep"] == "=" and (
-            _SEVERAL.fullmatch(written) or ("export" in found["lead"] and " " in written)
-        )
-        if is_shell:
+        is_shell = found["sep"] == "=" and _OF_SHELL.fullmatch(key)
+        if is_shell and (_SEVERAL.fullmatch(written) or ("export" in found["lead"] and " " in written)):
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):
@@ -165,7 +163,7 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     case and signs alone, as max_retries and maxRetries, the one that it spells as it is."""
     instruction, _ = hidden(instruction)
     said, clauses = words_of(instruction), CUTS.split(instruction)
-    found, heads = dict[str, list[tuple[int, Member]]](), set[str]()
+    found, heads, unread = dict[str, list[tuple[int, Member]]](), set[str](), set[str]()
     for i, line in enumerate(lines):
         if isinstance(line, Member):
             found.setdefault(line.name, []).append((i, line))
@@ -173,6 +171,8 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
             bare = re.sub(r"[ \t]#.*", "", line).strip()
             keyed, opens = KEYED.fullmatch(line), OPENS.fullmatch(bare) or bare.startswith("- ")
             heads |= words_of(bare[:MOST_NAME] if opens else keyed["key"] if keyed else "")
+            if keyed and not opens and not keyed["key"].startswith('"'):
+                unread.add(keyed["key"].lower())
     chosen = dict[int, Member]()
     for name, some in found.items():
         own = " ".join(clause for clause in clauses if shared(name, words_of(clause)))
@@ -196,6 +196,11 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     kept = {
         i: one for i, one in chosen.items() if alike[_loose(one.name)] == 1 or _is_spelled(one.name, spelled[one.name])
     }
+    if meant := [words_of(key) for key in unread if _is_spelled(key, instruction.lower())]:
+        # PORTS=[80, 90] is meant, which nothing here reads, and no DB_PORTS.
+        others = (words_of(one.name) for one in kept.values())
+        is_other = [any(key < words for key in meant) and not words <= said for words in others]
+        kept = {i: one for (i, one), other in zip(kept.items(), is_other, strict=True) if not other}
     alike = Counter(_loose(one.name) for one in kept.values())
     return {i: one for i, one in sorted(kept.items()) if alike[_loose(one.name)] == 1}
 

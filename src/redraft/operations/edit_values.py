@@ -75,7 +75,11 @@ _BREAKS = re.compile(
     re.IGNORECASE,
 )
 """What begins behind a word that a value is, and does not belong to it."""
-_SOON = re.compile(r",?\s+(?:right away|tonight|today|ok(?:ay)?|forever|once|this time)[.!?]*", re.IGNORECASE)
+_SOON = re.compile(
+    r",?\s+(?:right away|tonight|today|ok(?:ay)?|forever|once|this time)(?=[.!?]*$|,?\s+(?:and|but)\s|\s[-–—]\s|\s\("
+    r"|[,\s]+(?:please|thanks?|only|instead|it|i|we|you|to|as|for|at|if|when|while|until|since|because)\b).*",
+    re.IGNORECASE | re.DOTALL,
+)
 """When it is to be so; behind some words the two are one."""
 _LEADS = re.compile(
     r"not|never|no|all|only|just|until|by|later|earlier|early|late|quite|mostly|almost|very|so|really|exactly|since",

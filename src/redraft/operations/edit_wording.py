@@ -75,7 +75,8 @@ _OTHERWISE = (
 _BUT = re.compile(
     r"\b(everything(?: else)?(?: (?:in|of|under) (?:the )?[\w.-]+)?|anything|every (?:single )?[\w-]+"
     r"|the (?:rest|others|other [\w-]+)"
-    r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3})\s+but\s+"
+    r"|(?:all|any|each)(?: (?!(?:but|to|in|from|is|are|be|by|with|should|must)\b)[\w-]+){0,3}"
+    r"(?: (?:in|of|under) (?:the )?[\w.-]+)?)\s+but\s+"
     r"(?!(?:set|keep|leave|rename|remove|delete|drop|change|make|turn|switch|add|use|replace|disable|enable|increase"
     r"|decrease|double|halve|bump|put|do|don['’]?t|never|please|then|now|also)\b)",
     re.IGNORECASE,

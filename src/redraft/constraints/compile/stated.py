@@ -218,7 +218,7 @@ def _is_name(choice: str, text: str, found: re.Match[str]) -> bool:
     first = re.search(r"(?<![\w'’-])[^\W\d_][\w'’-]+ $", before)
     word = first[0].strip() if first and is_capital else ""
     is_loud = len(word) > 2 and word.isupper()
-    is_thing = is_loud or word.endswith(("'s", "’s")) or any(part[:1].islower() for part in word.split("-"))
+    is_thing = is_loud or word.endswith(("'s", "’s")) or word[:1].islower() or word[1:2] == "-"
     return bool(_TITLE.search(before) or (word and not is_thing))  # as COLOR, Levi's and T-shirt are
 
 
