@@ -685,3 +685,28 @@ def test_a_long_list_of_models_is_read_whatever_the_rows_at_once(
         words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
         shell(words, 3)
     assert statuses_of(out) == [200, 500, 500]
+
+
+def test_kept_answers_are_read_when_they_are_written(tmp_path: Path, shell: Shell, monkeypatch: Any) -> None:
+    """All of an earlier output were in memory while they waited for a row; one that changes meanwhile is no answer."""
+    place, out = write_plain(tmp_path, 4)
+    mended = tmp_path / "mended.jsonl"
+    words = ["run", str(place), str(mended), "--backend", "openai", "--model", "m", "--answered", str(out)]
+    bad = says(reply({"error": {"message": "no"}}, "400 No"))
+    with Stub([bad, says(reply({"choices": [{"text": "once" + "a" * 2**16}]}))]) as stub:
+        shell([*words[:2], str(out), *words[3:-2], "--at-once", "1", "--base-url", stub.url], 3)
+    before = out.read_bytes()
+
+    def changes(stub: Stub, write: Write) -> None:
+        out.write_bytes(before.replace(b'"row_sha256": "', b'"row_sha256": "0'))
+        write(reply({"choices": [{"text": "late"}]}))
+
+    with Stub([changes]) as stub:
+        said = shell([*words, "--base-url", stub.url], 1).err
+    assert "was changed while its answers were taken over; run it again" in said
+    assert statuses_of(mended) == [200]
+    out.write_bytes(before)
+    with Stub([WHOLE]) as stub:
+        shell([*words, "--base-url", stub.url], 0)
+        assert not stub.seen
+    assert [line.count('"once') for line in mended.read_text().splitlines()] == [0, 1, 1, 1]

@@ -7,13 +7,15 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from redraft.cli.row import rows_of
-from redraft.cli.rows import Earlier, Kept, Settings, answered_lines
-from redraft.errors import RequestError
+from redraft.cli.rows import MOST_ANSWER_BYTES, Earlier, Kept, Settings, answered_lines
+from redraft.errors import RequestError, RunError
 
 NO_ANSWER = -1  # in place of where a line begins
 
@@ -43,13 +45,22 @@ def earlier_of(name: str | None, source: Path, target: Path, settings: Settings)
             remedy = "name the output of an earlier run of these rows and settings"
             raise RequestError(f"--answered: {said}; {remedy}") from None
 
-        def earlier(number: int, row: bytes) -> Kept | None:
-            if number >= len(begins) or begins[number] == NO_ANSWER:
-                return None
+        def answer(number: int, digest: str) -> Mapping[str, Any] | None:
             out.seek(begins[number])
-            found = json.loads(out.readline())
-            if found["row_sha256"] != hashlib.sha256(row.strip()).hexdigest():  # it was edited meanwhile
-                return None
-            return Kept(json.dumps(found["response"]["body"]).encode())
+            with suppress(ValueError, LookupError, TypeError, RecursionError):  # it was changed meanwhile
+                found = json.loads(out.readline(MOST_ANSWER_BYTES))
+                is_same = found["row_sha256"] == digest and found["response"]["status_code"] == 200
+                return dict(found["response"]["body"]) if is_same else None
+            return None
+
+        def kept(number: int, digest: str) -> Mapping[str, Any]:
+            if (body := answer(number, digest)) is None:
+                raise RunError(f"{path} was changed while its answers were taken over; run it again")
+            return body
+
+        def earlier(number: int, row: bytes) -> Kept | None:
+            digest = hashlib.sha256(row.strip()).hexdigest()
+            is_there = number < len(begins) and begins[number] != NO_ANSWER and answer(number, digest) is not None
+            return Kept(partial(kept, number, digest)) if is_there else None
 
         yield earlier

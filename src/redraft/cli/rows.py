@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nu
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union
 
 import msgspec
 
@@ -38,15 +38,19 @@ BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 MOST_AT_ONCE, MOST_ANSWERS_BYTES = 4096, 2**29
 """Rows under way, and the bytes of the answers of another server to them together."""
 
-Body = Mapping[str, Any] | bytes
+Body = Union[Mapping[str, Any], bytes, "Kept"]
 """What answers a row, or its JSON, which takes less where it waits for earlier rows."""
 
 Answered = Callable[[bytes, int], Awaitable[tuple[int, Body]]]
 """Answers a row and its number with a status and a body. An ApiError is an answer, too."""
 
 
-class Kept(bytes):
-    """A body of an earlier output (`cli/earlier.py`), which says nothing of how a server is now."""
+@dataclass(frozen=True)
+class Kept:
+    """A body of an earlier output (`cli/earlier.py`), read when it is written: it may be long, and many wait. It says
+    nothing of how a server is now."""
+
+    read: Callable[[], Mapping[str, Any]]
 
 
 Earlier = Callable[[int, bytes], Kept | None]
@@ -266,7 +270,7 @@ async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, 
             continue
         if failing and isinstance(body, Kept) and size < MOST_HELD_BYTES:
             failing.append((row.named(), status, body))
-            size += len(body) + LINE_BYTES
+            size += LINE_BYTES
             continue
         for one in failing:
             yield one
@@ -288,7 +292,7 @@ async def _write(
     report: Callable[[Done], None],
 ) -> Done:
     async for row, status, found in answers:
-        body = json.loads(found) if isinstance(found, bytes) else found
+        body = found.read() if isinstance(found, Kept) else json.loads(found) if isinstance(found, bytes) else found
         data = _line((row, status, body), done.rows, settings)
         if len(data) > MOST_ANSWER_BYTES:
             refused = ApiError(400, f"the answer has {len(data)} bytes; at most {MOST_ANSWER_BYTES}: ask for less")

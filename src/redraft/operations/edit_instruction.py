@@ -27,7 +27,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, DeadlineError, RequestError
 from redraft.operations.edit_language import edited
-from redraft.operations.edit_record import MOST_MEMBERS, Record, record_of, turns_of
+from redraft.operations.edit_record import MOST_MEMBERS, Record, record_of, too_large, turns_of
 from redraft.operations.edit_wording import excepting
 from redraft.operations.formats import is_of, judge_of
 from redraft.operations.gap import WIDTH_STEP
@@ -181,8 +181,9 @@ def in_lines(engine: Core, shown: Sequence[str], instruction: str, room: int, le
         text = "".join(shown)
         is_object = text.lstrip().startswith("{") and not re.search(r"[{\[]", text.lstrip()[1:]) and is_of("JSON", text)
         is_line = "\n" not in text.strip() and not is_object
-        if record is None and (is_line or judge_of(text) is None):
-            raise RequestError(NO_RECORD)
+        long = too_large(lead + shown[1], instruction) if record is None else ""
+        if long or (record is None and (is_line or judge_of(text) is None)):
+            raise RequestError(long or NO_RECORD)
         asked = instruction if record is None else record.asked(instruction)
         possible = None if record is None else _possible(engine, record.text, asked)
     if record is None:

@@ -35,8 +35,11 @@ _WORD = re.compile(r"[\w./:@%+=?,-]*", re.ASCII)
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
 _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
-_SEVERAL = re.compile(r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|.*\\|-?\d[\d.]*\s+\.{0,2}/\S.*", re.DOTALL | re.ASCII)
-"""Behind `KEY=`, what a shell reads more of than one value: other settings and a command, or a line that goes on."""
+_SEVERAL = re.compile(r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|-?\d[\d.]*\s+\.{0,2}/\S.*", re.DOTALL | re.ASCII)
+"""Behind `KEY=`, what a shell reads more of than one value: other settings, and a command."""
+_OPENED = re.compile(r"=\s*(`|\$\(|\{(?=\S))")
+_CLOSED = {"`": "`", "$(": ")", "{": "}"}
+NEXT_LINE = "\n"
 _OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 """Its names; those of systemd's units and of Java's properties look otherwise."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
@@ -122,10 +125,21 @@ class Member:
         return 4 * shared(self.name, said) + shared(re.sub(r"\b\w\b", "", str(self.value)), said)
 
 
+def going_on(line: str, end: str) -> str:
+    """The sign that ends a value which goes on behind a line, as by a backslash or in backticks; empty if none does.
+    Where one from above goes on, `end` ends it."""
+    if end not in ("", NEXT_LINE):
+        return "" if end in line else end
+    if (len(line) - len(line.rstrip("\\"))) % 2 and not re.search(r"[A-Za-z]:\\", line):  # C:\tmp\ ends there
+        return NEXT_LINE
+    found = _OPENED.search(line)
+    return _CLOSED[found[1]] if found and _CLOSED[found[1]] not in line[found.end() :] else ""
+
+
 def member_of(line: str) -> Member | None:
     """The key and the value of a line, if it has one value that is no list or object; else None."""
     found = KEYED.fullmatch(line)
-    if found is None:
+    if found is None or ("=" in found["sep"] and going_on(line, "")):
         return None
     key, rest, is_bare = found["key"], found["rest"], False
     if (not rest and "=" not in found["sep"]) or ("- " in found["lead"] and found["sep"] != "="):

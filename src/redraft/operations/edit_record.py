@@ -26,6 +26,7 @@ from redraft.operations.edit_member import (
     Member,
     above,
     alike,
+    going_on,
     hidden,
     is_text,
     member_of,
@@ -292,6 +293,16 @@ class _Change:
     gone: set[str]
 
 
+def too_large(text: str, instruction: str) -> str:
+    """Why lines are no record, where they or an instruction are too long for one; else empty."""
+    if len(instruction) > MOST_SAID:
+        return f"the instruction has {len(instruction)} characters; at most {MOST_SAID}: say less of it at a time"
+    if (lines := text.count("\n") + 1) > MOST_LINES or len(text) > MOST_CHARACTERS:
+        most = f"at most {MOST_LINES} and {MOST_CHARACTERS} are edited by an instruction"
+        return f"the {lines} lines have {len(text)} characters; {most}: give some of them, as FILE:8-20"
+    return ""
+
+
 def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record | None:
     """The record that lines are, or that an object on one line is, of which at most so many members are shown; None for
     lines of another kind, and where the instruction leaves open which of two members of one name it means."""
@@ -305,10 +316,11 @@ def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record |
         parts, joint = ["{", *_pieces(text), "}"], ""
         if "".join(parts) != text:
             return None
-    lines, is_ini = list[str | Member](), False
+    lines, is_ini, end = list[str | Member](), False, ""
     for part in parts:
-        member, bare = member_of(part), part.strip()
-        if member is None and bare and not (is_ini or _FIXED.fullmatch(bare) or KEYED.fullmatch(part)):
+        is_behind, end, bare = end, going_on(part, end), part.strip()
+        member = None if is_behind else member_of(part)
+        if member is None and bare and not (is_behind or is_ini or _FIXED.fullmatch(bare) or KEYED.fullmatch(part)):
             is_ini = read("JSON", text) is None and read("INI", text) is not None
             if not is_ini:  # which has keys without values, and values that go on in the next line
                 return None
