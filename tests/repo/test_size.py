@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_560, TESTS: 41_950}
+WHOLE_WALLS = {SOURCE: 55_580, TESTS: 42_000}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -23,7 +23,7 @@ PART_WALLS = {
     "tune": 4_450,
     "measure": 2_895,
     "server": 6_920,
-    "operations": 5_060,
+    "operations": 5_085,
     "trace": 650,
     "distributed": 640,
     "cli": 5_530,

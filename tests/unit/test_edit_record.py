@@ -711,6 +711,11 @@ def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -
         ('{"a": 1, "due": "soon"}', "Set due to later today", '{"a": 1, "due": "later today"}'),
         ('{"a": 1, "env": "dev"}', "Set env to qa today because of the bug", '{"a": 1, "env": "qa"}'),
         ('{"a": 1, "env": "dev"}', "Set env to qa right away, please", '{"a": 1, "env": "qa"}'),
+        (
+            '{"a": 1, "sign": "Old"}',
+            "Set sign to Closed today for repairs",
+            '{"a": 1, "sign": "Closed today for repairs"}',
+        ),
         ('{"a": 1, "motto": "hello"}', "Set motto to once upon a time", '{"a": 1, "motto": "once upon a time"}'),
         ('{"a": 1, "env": "production"}', "Set env to staging tonight", '{"a": 1, "env": "staging"}'),
         ('{"a": 1, "image": "nginx:1.25"}', "Set image to 1.26 everywhere", '{"a": 1, "image": "nginx:1.26"}'),
@@ -766,6 +771,10 @@ def test_a_number_of_toml_is_not_cleared_and_a_key_with_a_dot_is_whole() -> None
         "PORT=8080 > x",
         "PORT=8080 ./run.sh",
         "port=8080 b=1",
+        "PORT=3000 ~/bin/serve",
+        "PORT=8080 python3 -m http.server",
+        "port=1 npm run start",
+        "portNumber=1 && ls",
         "port=8080\\",
     ],
 )
@@ -814,6 +823,9 @@ def test_a_long_instruction_is_read_in_bounded_time() -> None:
         ("export NAME=Ann Lee\nexport APP_NAME=shop\n", "Set NAME to Bob"),
         ("PORTS=[80, 90]\nDB_PORTS=5\n", "Set PORTS to 7"),
         ("PORTS=[80, 90]\nDB_PORTS=5\n", "Remove PORTS"),
+        ("ports:\n  - 80\ndb_ports: 5\n", "Set ports to 7"),
+        ('{"ports": [80, 90], "db_ports": 5}', "Set ports to 7"),
+        ("env:\n  a: 1\nenv_name: x\n", "Set env to prod"),
     ],
 )
 def test_what_is_said_of_a_line_that_nothing_reads_is_done_to_no_other(text: str, instruction: str) -> None:
@@ -828,6 +840,9 @@ def test_a_key_of_several_words_is_meant_beside_one_that_nothing_reads() -> None
     for asked in ("Set DB_PORTS to 7", "Set the db ports to 7"):
         done = redraft.load("nano").edit(text, (0, len(text)), instruction=asked, seed=1)
         assert done.text == text.replace("5", "7")
+    text = "timeout = [1, 2]\nread_timeout_ms = 5\n"
+    done = redraft.load("nano").edit(text, (0, len(text)), instruction="Set the read timeout to 7", seed=1)
+    assert done.text == text.replace("5", "7")
 
 
 @pytest.mark.parametrize(
@@ -854,6 +869,12 @@ def test_a_line_that_goes_on_with_the_one_above_stays(text: str, instruction: st
         ("JAVA_OPTS=-Xmx1g\\\nDEBUG=1\nPORT=8080\n", "Set PORT to 9090.", "JAVA_OPTS=-Xmx1g\\\nDEBUG=1\nPORT=9090\n"),
         ("X=2\nKEY=`a\nY=1`\nZ=3\n", "Set Z to 4", "X=2\nKEY=`a\nY=1`\nZ=4\n"),
         ("dir=C:\\tmp\\\nport=80\n", "Set port to 81", "dir=C:\\tmp\\\nport=81\n"),
+        ("dir=..\\build\\\nport=80\n", "Set port to 81", "dir=..\\build\\\nport=81\n"),
+        ("sep=\\\nport=80\n", "Set port to 81", "sep=\\\nport=81\n"),
+        ("# /\\_/\\\nport=80\n", "Set port to 81", "# /\\_/\\\nport=81\n"),
+        ("dir: \\tmp\\\nport: 80\n", "Set port to 81", "dir: \\tmp\\\nport: 81\n"),
+        ('rule = "^={4,"\nport = 80\n', "Set port to 81", 'rule = "^={4,"\nport = 81\n'),
+        ("key={xY9#k\nport=80\n", "Set port to 81", "key={xY9#k\nport=81\n"),
         ("name=a\\\\\nport=80\n", "Set port to 81", "name=a\\\\\nport=81\n"),
     ],
 )

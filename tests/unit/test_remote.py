@@ -710,3 +710,19 @@ def test_kept_answers_are_read_when_they_are_written(tmp_path: Path, shell: Shel
         shell([*words, "--base-url", stub.url], 0)
         assert not stub.seen
     assert [line.count('"once') for line in mended.read_text().splitlines()] == [0, 1, 1, 1]
+
+
+def test_rows_of_a_server_that_answers_nothing_stay_open_whatever_is_kept(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 6)
+    mended = tmp_path / "mended.jsonl"
+    words = ["--backend", "openai", "--at-once", "1", "--model", "m"]
+    bad = says(reply({"error": {"message": "no"}}, "400 No"))
+    with Stub([WHOLE, bad, WHOLE, bad, WHOLE]) as stub:
+        shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
+    words += ["--answered", str(out)]
+    with Stub([says(reply({"error": {"message": "loading"}}, "503 No", "retry-after: 0"))]) as stub:
+        shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 1)
+    assert statuses_of(mended) == [200]
+    with Stub([WHOLE]) as stub:
+        shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 0)
+    assert statuses_of(mended) == [200] * 6

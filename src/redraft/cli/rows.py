@@ -259,7 +259,7 @@ async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, 
     """The answers, but failures of another server, and what was kept behind them, only when it has answered a later
     row, or at the end: if too many follow each other, or the last say that it loads or is not there, it is down, and
     their rows are still to be asked. Raises RunError then."""
-    failing, failures, size = list[RowAnswer](), 0, 0
+    failing, failures, size, is_well = list[RowAnswer](), 0, 0, False
     async for row, status, body in answers:
         if (status == 408 or status >= 500) and isinstance(body, Mapping) and body["error"]["code"] == ELSEWHERE:
             failing.append((row.named(), status, body))
@@ -276,8 +276,10 @@ async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, 
             yield one
         failing.clear()
         failures = size = 0
+        is_well = is_well or not isinstance(body, Kept)
         yield row, status, body
-    is_last = bool(failing) and not isinstance(failing[-1][2], Kept)  # else those behind would stay open for it
+    # One row alone that fails would hold open for ever what is kept behind it.
+    is_last = bool(failing) and (not isinstance(failing[-1][2], Kept) or (failures > 1 and not is_well))
     for one in failing:
         if is_last and one[1] in (502, 503) and isinstance(one[2], Mapping):
             raise RunError(f"the last rows failed, so they stay open; run it again later ({_message(one[2])})")

@@ -35,12 +35,20 @@ _WORD = re.compile(r"[\w./:@%+=?,-]*", re.ASCII)
 OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
 _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
-_SEVERAL = re.compile(r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|-?\d[\d.]*\s+\.{0,2}/\S.*", re.DOTALL | re.ASCII)
+_SEVERAL = re.compile(
+    r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*"
+    r"|(?!(?:to|per|of|or|and|in|at|on|by|x|o|an?|the|days?|hours?|h|min(?:utes?)?|s(?:ec(?:onds?)?)?|[kmgt]i?b|items?)\b)"
+    r"[a-z][\w.-]*\s+\S.*)",
+    re.DOTALL | re.ASCII,
+)
 """Behind `KEY=`, what a shell reads more of than one value: other settings, and a command."""
-_OPENED = re.compile(r"=\s*(`|\$\(|\{(?=\S))")
+_OPENED = re.compile(r"[ \t]*(?:- +|export )?[A-Za-z_][\w.-]*[ \t]*=[ \t]*(`|\$\(|\{(?=\S))", re.ASCII)
+_IS_PATH = re.compile(r"[\w.%]:?\\+\w|[A-Za-z]:/|[=:]\s*\\+(?:\w|$)")
+_NOT_ON = re.compile(r"[ \t]*(?:[#;]|//|(?:- +)?[\w.-]+:[ \t])")
+"""Comments, and YAML, in which a backslash at the end of a line says nothing."""
 _CLOSED = {"`": "`", "$(": ")", "{": "}"}
 NEXT_LINE = "\n"
-_OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
+_OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][A-Za-z0-9_]*", re.ASCII)
 """Its names; those of systemd's units and of Java's properties look otherwise."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
@@ -130,9 +138,10 @@ def going_on(line: str, end: str) -> str:
     Where one from above goes on, `end` ends it."""
     if end not in ("", NEXT_LINE):
         return "" if end in line else end
-    if (len(line) - len(line.rstrip("\\"))) % 2 and not re.search(r"[A-Za-z]:\\", line):  # C:\tmp\ ends there
+    is_odd = (len(line) - len(line.rstrip("\\"))) % 2 and not _NOT_ON.match(line)
+    if is_odd and (re.search(r"[^=\s]\s+\\$", line) or not _IS_PATH.search(line)):  # C:\tmp\ ends there
         return NEXT_LINE
-    found = _OPENED.search(line)
+    found = _OPENED.match(line)
     return _CLOSED[found[1]] if found and _CLOSED[found[1]] not in line[found.end() :] else ""
 
 
@@ -185,8 +194,8 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
             bare = re.sub(r"[ \t]#.*", "", line).strip()
             keyed, opens = KEYED.fullmatch(line), OPENS.fullmatch(bare) or bare.startswith("- ")
             heads |= words_of(bare[:MOST_NAME] if opens else keyed["key"] if keyed else "")
-            if keyed and not opens and not keyed["key"].startswith('"'):
-                unread.add(keyed["key"].lower())
+            if keyed or opens:
+                unread.add((keyed["key"] if keyed else bare).strip('[]{}:" ').lower())
     chosen = dict[int, Member]()
     for name, some in found.items():
         own = " ".join(clause for clause in clauses if shared(name, words_of(clause)))
@@ -210,10 +219,10 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     kept = {
         i: one for i, one in chosen.items() if alike[_loose(one.name)] == 1 or _is_spelled(one.name, spelled[one.name])
     }
-    if meant := [words_of(key) for key in unread if _is_spelled(key, instruction.lower())]:
+    if meant := [words_of(key) for key in unread if key and _is_spelled(key, instruction.lower())]:
         # PORTS=[80, 90] is meant, which nothing here reads, and no DB_PORTS.
         others = (words_of(one.name) for one in kept.values())
-        is_other = [any(key < words for key in meant) and not words <= said for words in others]
+        is_other = [any(key < one and not shared(" ".join(one - key), said) for key in meant) for one in others]
         kept = {i: one for (i, one), other in zip(kept.items(), is_other, strict=True) if not other}
     alike = Counter(_loose(one.name) for one in kept.values())
     return {i: one for i, one in sorted(kept.items()) if alike[_loose(one.name)] == 1}

@@ -76,8 +76,13 @@ _BREAKS = re.compile(
 )
 """What begins behind a word that a value is, and does not belong to it."""
 _SOON = re.compile(
-    r",?\s+(?:right away|tonight|today|ok(?:ay)?|forever|once|this time)(?=[.!?]*$|,?\s+(?:and|but)\s|\s[-–—]\s|\s\("
-    r"|[,\s]+(?:please|thanks?|only|instead|it|i|we|you|to|as|for|at|if|when|while|until|since|because)\b).*",
+    r",?\s+(?:right away|tonight|today|ok(?:ay)?|forever|once|this time)"
+    r"(?:[.!?]*$|[,\s]+(?:please|thanks?|because|if possible)\b.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_SOON_AND_MORE = re.compile(
+    _SOON.pattern.partition("(?:[.!?]")[0] + r"(?:,?\s+(?:and|but)\s|\s[-–—]\s|\s\("
+    r"|[,\s]+(?:only|instead|it|i|we|you|to|as|for|at|if|when|while|until|since)\b).*",
     re.IGNORECASE | re.DOTALL,
 )
 """When it is to be so; behind some words the two are one."""
@@ -231,7 +236,9 @@ def _text(old: str, said: str) -> Stated:
             return Stated(None)
         if sentence := re.fullmatch(r"(\S+[\w/])\.(\s+[A-Z].*)", said):
             return Stated(quoted(sentence[1]), asking(sentence[2]))
-        if _SOON.fullmatch(behind) and old and not _LEADS.fullmatch(word[0]):
+        is_small = word[0][0].islower() and old[:1].islower()  # no title's first word
+        is_soon = _SOON.fullmatch(behind) or (is_small and _SOON_AND_MORE.fullmatch(behind))
+        if is_soon and old and not _LEADS.fullmatch(word[0]):
             return Stated(quoted(word[0]), asking(behind))
         if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
             return Stated(quoted(word[0]), asking(behind))
