@@ -121,9 +121,9 @@ class Remote:
         return Reply(text, finish, *counts, seconds, first or seconds)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes up to 24 times
-        as much when it is read. Raises as `ask`; FailedError also where a server that still names its models breaks off
-        at this body again and again."""
+        """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
+        much when it is read. Raises as `ask`; FailedError also where a server that still names its models breaks off at
+        this body again and again."""
         for pause in BREAKS_SEC:
             try:
                 return await self._posted(path, body)
@@ -212,12 +212,12 @@ class Remote:
         return _refused(answer.status_code, said)
 
     async def _parts(self, answer: httpx2.Response, most: int | None = None) -> AsyncGenerator[bytes, None]:
-        """What comes of an answer. Raises BrokenError for one that is too long."""
-        left = most or self._most_bytes
+        """What comes of an answer. Raises LongError for one of over `most` bytes."""
+        left = most = most or self._most_bytes
         async for part in answer.aiter_bytes():
             if (left := left - len(part)) < 0:
-                fewer = ", or ask fewer rows at once" if self._most_bytes < MOST_BYTES else ""
-                said = f"over {self._most_bytes / 2**20:.3g} MiB; look at the URL{fewer}"
+                fewer = ", or ask fewer rows at once" if most < MOST_BYTES else ""
+                said = f"over {most / 2**20:.3g} MiB; look at the URL{fewer}"
                 raise LongError(f"{self.where} answered with {said}")
             yield part
 
