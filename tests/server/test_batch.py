@@ -523,7 +523,8 @@ def test_an_output_that_ended_early_gives_its_answers_to_another(run: Callable[.
     with earlier_of(str(old), *place, {}) as earlier:
         data = json.dumps(rows[0]).encode()
         assert [earlier(number, data) is None for number in range(4)] == [False, True, True, True]
-        assert earlier(0, data.replace(b"record", b"others")) is None  # a row that was edited since
+        with pytest.raises(RunError, match="was changed while answers were taken over"):
+            earlier(0, data.replace(b"record", b"others")).read()  # the row was edited behind the first look
         target.unlink()
         found = run(rows, earlier=earlier)
     assert found[0] == whole[0]
@@ -531,7 +532,7 @@ def test_an_output_that_ended_early_gives_its_answers_to_another(run: Callable[.
     assert [line["response"]["status_code"] for line in found] == [200, 200, 400, 200]
     assert old.read_bytes() == first + second[:50]
     old.write_bytes(json.dumps(json.loads(first) | {"row_sha256": "0" * 64}).encode() + b"\n")
-    with pytest.raises(RequestError, match=r"--answered: row 1 of .*in\.jsonl is not the one that .*old\.jsonl"):
+    with pytest.raises(RequestError, match=r"--answered is .*old\.jsonl, whose lines answer no row of .*in\.jsonl"):
         earlier_of(str(old), *place, {}).__enter__()
     old.write_bytes(json.dumps(json.loads(first) | {"settings": {"seed": 3}}).encode() + b"\n")
     with pytest.raises(RequestError, match=r"old\.jsonl was begun with seed 3, now 4"):

@@ -554,15 +554,41 @@ def test_rows_with_an_error_are_asked_again_and_answers_are_kept(tmp_path: Path,
         shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 3)  # it has its error once more
         assert len(stub.seen) == 1
         mended.unlink()
-        shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 0)
+        said_first = shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 0).err
         assert len(stub.seen) == 2
         said = shell(["run", str(place), str(out), *words, "--base-url", stub.url], 2).err
         assert "is the output itself; name another for this run" in said
+    assert "4 answers of" in said_first
     old, new = before.splitlines(), mended.read_bytes().splitlines()
     assert out.read_bytes() == before
     assert [i for i in range(5) if old[i] != new[i]] == [1]
     assert statuses_of(mended) == [200] * 5
     assert json.loads(new[1])["response"]["body"]["choices"] == [{"text": "late"}]
+
+
+def test_rows_that_were_edited_in_their_places_are_asked(tmp_path: Path, shell: Shell) -> None:
+    """A row's mistake could not be mended without losing the answers behind it."""
+    place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    place.write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(5)))
+    words = ["--backend", "openai", "--at-once", "1", "--model", "m"]
+    with Stub([WHOLE, says(reply({"error": {"message": "no"}}, "400 No")), WHOLE]) as stub:
+        shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
+    rows, old = place.read_text().splitlines(), out.read_text().splitlines()
+    edited = [rows[0], '{"prompt": "mended"}', *rows[2:4], '{"prompt": "another"}', '{"prompt": "new"}']
+    words += ["--answered", str(out)]
+    for case, (given, wanted) in enumerate(
+        [(edited, ["mended", "another", "new"]), (edited[:2], ["mended"]), (rows[1:2], None), ([], [])]
+    ):
+        place.write_text("".join(f"{row}\n" for row in given))
+        with Stub([WHOLE]) as stub:
+            target = tmp_path / f"mended{case}.jsonl"
+            said = shell(["run", str(place), str(target), *words, "--base-url", stub.url], 2 if wanted is None else 0)
+            assert [body["prompt"] for _, _, body in stub.seen] == (wanted or [])
+        if wanted is None:
+            assert "whose lines answer no row of" in said.err
+        else:
+            new = target.read_text().splitlines()
+            assert [i for i, line in enumerate(new) if line in old] == [i for i in (0, 2, 3) if i < len(given)]
 
 
 @pytest.mark.parametrize("held", [None, b"precious\n", b""])
@@ -576,7 +602,7 @@ def test_what_is_no_earlier_output_is_refused_before_a_row_is_asked(
         words = ["--backend", "openai", "--model", "m", "--base-url", stub.url, "--answered", str(tmp_path / "old")]
         said = shell(["run", str(place), str(out), *words], 0 if held == b"" else 2).err
         assert len(stub.seen) == (2 if held == b"" else 0)
-    wanted = {None: "is not a file; pass the output of an earlier run", b"precious\n": "line 1 of", b"": ""}[held]
+    wanted = {None: "is not a file; pass an earlier run's output", b"precious\n": "line 1 of", b"": ""}[held]
     assert wanted in said
 
 
@@ -703,7 +729,7 @@ def test_kept_answers_are_read_when_they_are_written(tmp_path: Path, shell: Shel
 
     with Stub([changes]) as stub:
         said = shell([*words, "--base-url", stub.url], 1).err
-    assert "was changed while its answers were taken over; run it again" in said
+    assert "was changed while answers were taken over; run it again" in said
     assert statuses_of(mended) == [200]
     out.write_bytes(before)
     with Stub([WHOLE]) as stub:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,54 +12,51 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from redraft.cli.common import note
 from redraft.cli.row import rows_of
-from redraft.cli.rows import MOST_ANSWER_BYTES, Earlier, Kept, Settings, answered_lines
+from redraft.cli.rows import MOST_ANSWER_BYTES, Earlier, Kept, Settings, output_lines
 from redraft.errors import RequestError, RunError
 
+WANTED = "the output of an earlier run of these rows and settings"
 NO_ANSWER = -1  # in place of where a line begins
 
 
 @contextmanager
 def earlier_of(name: str | None, source: Path, target: Path, settings: Settings) -> Iterator[Earlier]:
-    """What finds the answer to a row of `source` in an output, or finds none where that is not named. Only where its
-    lines begin is in memory.
+    """What finds the answer to a row of `source` in an output, or finds none where that is not named. A row that was
+    edited since has none. Only where the lines begin is in memory.
 
     Raises RequestError for a file that is no output of these rows and settings, or is `target` itself.
     """
     if name is None:
         yield lambda *_: None
         return
-    if not (path := Path(name)).is_file():  # a pipe would be waited for
-        raise RequestError(f"--answered is {name}, which is not a file; pass the output of an earlier run")
+    path = Path(name)
     with path.open("rb") as out, source.open("rb") as rows:
         if target.exists() and os.path.samestat(target.stat(), os.fstat(out.fileno())):
             raise RequestError(f"--answered is {name}, which is the output itself; name another for this run")
-        begins, at = array("q"), 0
-        try:
-            for line, status, body in answered_lines(rows_of(rows), out, source, path, settings):
-                begins.append(at if status == 200 and body else NO_ANSWER)
-                at += len(line)
-        except RequestError as error:
-            said = re.split("; name another output|: go on with the same|; they do not", str(error))[0]
-            remedy = "name the output of an earlier run of these rows and settings"
-            raise RequestError(f"--answered: {said}; {remedy}") from None
+        begins, at, same = array("q"), 0, 0
+        lines = output_lines(out, path, settings, remedy=f"--answered wants {WANTED}")
+        for row, (line, found) in zip(rows_of(rows), lines, strict=False):
+            is_its, reply = found.row_sha256 == row.digest, found.response
+            begins.append(at if is_its and reply.status_code == 200 and reply.body else NO_ANSWER)
+            at, same = at + len(line), same + is_its
+        if begins and not same:
+            raise RequestError(f"--answered is {name}, whose lines answer no row of {source}; pass {WANTED}")
+        kept = len(begins) - begins.count(NO_ANSWER)
+        note(f"{kept} answers of {name} are kept, and the other rows are asked")
 
-        def answer(number: int, digest: str) -> Mapping[str, Any] | None:
+        def body(number: int, digest: str) -> Mapping[str, Any]:
             out.seek(begins[number])
-            with suppress(ValueError, LookupError, TypeError, RecursionError):  # it was changed meanwhile
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
                 found = json.loads(out.readline(MOST_ANSWER_BYTES))
-                is_same = found["row_sha256"] == digest and found["response"]["status_code"] == 200
-                return dict(found["response"]["body"]) if is_same else None
-            return None
-
-        def kept(number: int, digest: str) -> Mapping[str, Any]:
-            if (body := answer(number, digest)) is None:
-                raise RunError(f"{path} was changed while its answers were taken over; run it again")
-            return body
+                if found["row_sha256"] == digest and found["response"]["status_code"] == 200:
+                    return dict(found["response"]["body"])
+            raise RunError(f"{source} or {path} was changed while answers were taken over; run it again")
 
         def earlier(number: int, row: bytes) -> Kept | None:
-            digest = hashlib.sha256(row.strip()).hexdigest()
-            is_there = number < len(begins) and begins[number] != NO_ANSWER and answer(number, digest) is not None
-            return Kept(partial(kept, number, digest)) if is_there else None
+            if number >= len(begins) or begins[number] == NO_ANSWER:
+                return None
+            return Kept(partial(body, number, hashlib.sha256(row.strip()).hexdigest()))
 
         yield earlier

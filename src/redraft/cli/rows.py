@@ -101,8 +101,8 @@ class _RowReply(msgspec.Struct):
     body: dict[str, Any] = {}
 
 
-class _OutputLine(msgspec.Struct):
-    """What is read of an earlier run's line."""
+class OutputLine(msgspec.Struct):
+    """What is read of a line of an output."""
 
     row_sha256: str
     response: _RowReply
@@ -144,8 +144,6 @@ def answer_rows(
     within: AbstractAsyncContextManager[object] = NOTHING,
 ) -> Done:
     """As `run_batch`, with the rows answered by `answered`; `within` is open meanwhile."""
-    if not 1 <= at_once <= MOST_AT_ONCE:
-        raise RequestError(f"the number of rows at once is {at_once}; it must be from 1 to {MOST_AT_ONCE}")
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
         sized = ((row, len(row.data) + image_bytes(row.data, source.parent)) for row in rows)
@@ -182,8 +180,15 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     """
     out.seek(0)
     done, end = Done(0, 0), 0
-    for line, status, body in answered_lines(rows, out, source, target, settings):
-        done, end = done.after(status, body), end + len(line)
+    for line, found in output_lines(out, target, settings):
+        row = next(rows, None)
+        if row is None:
+            raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
+        if found.row_sha256 != row.digest:
+            said = f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of"
+            kept = f"keep the first {done.rows} lines of" if done.rows else "delete"
+            raise RequestError(f"{said} another file; name another output, or {kept} this one")
+        done, end = done.after(found.response.status_code, found.response.body), end + len(line)
         if not line.endswith(b"\n"):
             out.write(b"\n")
             end += 1
@@ -192,32 +197,27 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     return replace(done, tokens=0, forwards=0)
 
 
-def answered_lines(
-    rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, settings: Settings | None
-) -> Iterator[tuple[bytes, int, Mapping[str, Any]]]:
-    """The lines of an output, each with its status and body, up to one that a kill cut short. Raises as `resume`."""
+def output_lines(
+    out: IO[bytes], target: Path, settings: Settings | None, remedy: str = "name another output"
+) -> Iterator[tuple[bytes, OutputLine]]:
+    """The lines of an output, each with what it says, up to one that a kill cut short.
+
+    Raises RequestError for a file that is none, or was begun with other settings.
+    """
     for number, line in enumerate(iter(partial(out.readline, MOST_ANSWER_BYTES + 1), b""), 1):
         if len(line) > MOST_ANSWER_BYTES:
             said = f"line {number} of {target} has over {MOST_ANSWER_BYTES} bytes, which no run writes"
-            raise RequestError(f"{said}; name another output")
+            raise RequestError(f"{said}; {remedy}")
         try:
-            found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
+            found = msgspec.convert(json.loads(line), OutputLine)  # lines may hold NaN and unpaired surrogates
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             is_json = isinstance(error, msgspec.MsgspecError)  # a line that was cut is none; an editor takes ends away
             if not is_json and not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
                 break
-            said = f"line {number} of {target} is not of a run's output, which would be lost"
-            raise RequestError(f"{said}; name another output") from None
+            raise RequestError(f"line {number} of {target} is not of a run's output; {remedy}") from None
         if settings is not None and found.settings is not None and (other := _differing(found.settings, settings)):
-            raise RequestError(f"{target} was begun with {other}: go on with the same, or name another output")
-        row = next(rows, None)
-        if row is None:
-            raise RequestError(f"{target} has more than the {number - 1} rows of {source}; they do not belong together")
-        if found.row_sha256 != row.digest:
-            said = f"row {number} of {source} is not the one that {target} answers: it was edited, or is of"
-            kept = f"keep the first {number - 1} lines of" if number > 1 else "delete"
-            raise RequestError(f"{said} another file; name another output, or {kept} this one")
-        yield line, found.response.status_code, found.response.body
+            raise RequestError(f"{target} was begun with {other}: go on with the same, or {remedy}")
+        yield line, found
 
 
 async def _each(

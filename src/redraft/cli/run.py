@@ -29,9 +29,10 @@ EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id,
 or a list of files, named from the folder of IN.jsonl, is shown with the last turn. Row i of the output answers
 row i of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
 Rows that were edited since are refused, and so are other settings than the run began with. A row without an
-answer has its error in its place; stderr counts these rows and names the first ones. To ask these again, name
-another output, and the one that has their errors with --answered. Exit codes: 0 all rows have an answer, 3 some
-have an error, 1 the run ended early (run it again), 2 a mistake in the call.
+answer has its error in its place; stderr counts these rows and names the first ones. To ask these again, as
+they are or edited in their places, name another output, and the one that has their errors with --answered. Exit
+codes: 0 all rows have an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mistake in the
+call.
 With --ray IN may also be a folder, Parquet or a URL of a store, and OUT Parquet or a URL (docs/scale.md).
 
 examples:
@@ -53,7 +54,7 @@ def add(commands: Commands) -> None:
     parser = command(commands, "run", "answer a file of requests into another, resumable", run, epilog=EPILOG)
     parser.add_argument("source", metavar="IN.jsonl", help="requests, one a line")
     parser.add_argument("target", metavar="OUT.jsonl", help="answers; continued if it exists")
-    answered = "an earlier output: answers in it are kept, and rows with an error are asked again"
+    answered = "an earlier output: its answers are kept; rows with an error, edited or new ones are asked"
     parser.add_argument("--answered", metavar="FILE.jsonl", help=answered)
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
@@ -67,6 +68,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
     from redraft.cli.datasets import needs_ray
+    from redraft.cli.rows import MOST_AT_ONCE
 
     if "-" in (arguments.source, arguments.target):
         raise RequestError(
@@ -87,6 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
     # Row i has this plus i, which is below 2^64.
     if arguments.seed is not None and not 0 <= arguments.seed < 2**63:
         raise RequestError(f"--seed is {arguments.seed}; it must be an integer from 0 to 2^63-1")
+    if arguments.answered is not None and not Path(arguments.answered).is_file():  # a pipe would be waited for
+        raise RequestError(f"--answered is {arguments.answered}, which is not a file; pass an earlier run's output")
+    if not 1 <= arguments.at_once <= MOST_AT_ONCE:
+        raise RequestError(f"--at-once is {arguments.at_once}; it must be from 1 to {MOST_AT_ONCE}")
     backend = backend_of(arguments)
     began = time.monotonic()
     if on_ray:
@@ -105,6 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
             note(line)
         if done.errors > len(done.failed):
             note(f"and {done.errors - len(done.failed)} more, each with its error in {arguments.target}")
+        if done.errors and not needs_ray(str(arguments.target)):
+            again = f"redraft run {arguments.source} MENDED.jsonl --answered {arguments.target}"
+            note(f"once they are mended, {again} asks these rows alone (with the other options as they were)")
     return SOME_WRONG if done.errors else 0
 
 
