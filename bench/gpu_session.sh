@@ -7,7 +7,8 @@
 #
 #   LIMIT=540          seconds in all: what does not fit in is left for the next time
 #   TRAIN=RECIPE       first train this recipe, for up to TRAIN_SEC (720) seconds at a time, into OUT/NAME, which goes on
-#                      where it stopped; STEPS=N in place of the recipe's. The model comes as OUT/NAME.tar.gz.aa, .ab, …
+#                      where it stopped; with MINUTES=8 it ends by then, whatever its steps. The model comes as
+#                      OUT/NAME.tar.gz.aa, .ab, …
 #   SMALL=1            every part on the CPU with next to nothing to do, to see that it runs
 set -u
 out=${1:?usage: bench/gpu_session.sh OUT}
@@ -70,11 +71,11 @@ END
 }
 
 train() { # RECIPE: the model that comes of it, in pieces
-  local name steps=${STEPS:-}
+  local name
   name=$(basename "$1" .toml)
-  sed "${steps:+s/^steps = .*/steps = $steps/}" "$1" >"$out/$name.toml"
-  part "$name-trained.txt" "${TRAIN_SEC:-720}" $python -m redraft tune "$out/$name.toml" --out "$out/$name"
-  cp "$out/$name"/training-* "$out" 2>"/dev/null"
+  part "$name-trained.txt" "${TRAIN_SEC:-720}" $python -m redraft tune "$1" --out "$out/$name" --skip-old-tasks \
+    ${MINUTES:+--minutes "$MINUTES"}
+  cp "$out/$name"/training-*.json* "$out" 2>"/dev/null"
   [ -e "$out/$name-trained.txt" ] || return
   tar -cz -C "$out" --exclude='*state*' "$name" | split -b 15m - "$out/$name.tar.gz."
 }

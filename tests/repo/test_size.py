@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_580, TESTS: 42_000}
+WHOLE_WALLS = {SOURCE: 55_650, TESTS: 42_000}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -20,7 +20,7 @@ PART_WALLS = {
     "weights": 3_775,
     "constraints": 8_870,
     "tasks": 2_770,
-    "tune": 4_450,
+    "tune": 4_510,
     "measure": 2_895,
     "server": 6_920,
     "operations": 5_085,

@@ -43,10 +43,12 @@ TOLERANCE = 1e-3  # other processors and versions of torch add in another order;
 Seen = list[tuple[Batch, Corruption, Losses]]
 
 
-def random_start(folder: Path) -> Path:
-    """A checkpoint like nano, but for its weights."""
-    source = locate("nano-sudoku")
-    folder.mkdir()
+def random_start(starts: Path, like: str) -> Path:
+    """A checkpoint like one of the package's, but for its weights; in a folder that may have it."""
+    source, folder = locate(like), starts / f"like-{like}"
+    if folder.exists():
+        return folder
+    folder.mkdir(parents=True)
     for name in (*TEXT_FILES, "generation_config.json"):
         if (source / name).exists():
             shutil.copy(source / name, folder)
@@ -55,14 +57,14 @@ def random_start(folder: Path) -> Path:
     return folder
 
 
-def small(path: Path, start: Path) -> Recipe:
+def small(path: Path, starts: Path) -> Recipe:
     """A recipe with what makes its steps quick."""
     recipe = read_recipe(path)
     replace = msgspec.structs.replace
     own_steps = min(recipe.objective.own_steps, 1)
     return replace(
         recipe,
-        start=str(start) if recipe.start else "",
+        start=str(random_start(starts, "nano" if recipe.start == "nano" else "nano-sudoku")) if recipe.start else "",
         data=without(recipe.data, "hard", "infill"),
         objective=replace(recipe.objective, draws=1, correct_from=0, own_steps=own_steps),
         train=replace(
@@ -101,8 +103,8 @@ def first_losses(recipe: Recipe, out: Path) -> list[dict[str, float]]:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_start(tmp_path_factory.mktemp("start") / "like-nano")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("starts")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +121,7 @@ def test_every_recipe_is_pinned(pins: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modules(
-    path: Path, start: Path, pins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, starts: Path, pins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: Seen = []
 
@@ -131,7 +133,7 @@ def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modul
         return found
 
     monkeypatch.setattr(trainer, "losses", noted)
-    recipe = small(path, start)
+    recipe = small(path, starts)
     found = first_losses(recipe, tmp_path / "out")
     # What a model's own sampler accepts hangs on last bits, and a few tokens of a canvas on that.
     tolerance = 10 * TOLERANCE if "\nrolled = " in path.read_text(encoding="utf-8") else TOLERANCE
@@ -169,7 +171,7 @@ def main() -> None:
     pins = {}
     for path in RECIPES:
         with tempfile.TemporaryDirectory() as folder:
-            rows = first_losses(small(path, random_start(Path(folder) / "start")), Path(folder) / "out")
+            rows = first_losses(small(path, Path(folder)), Path(folder) / "out")
         pins[path.stem] = [{name: round(value, 6) for name, value in row.items()} for row in rows]
     PINS.write_text(json.dumps({"torch": torch.__version__, "recipes": pins}, indent=1) + "\n")
 

@@ -548,6 +548,33 @@ def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
+@dataclass
+class Ticks:
+    """A clock that goes on by a second each time that it is asked."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_a_run_by_the_clock_is_the_run_of_the_steps_that_it_chose(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redraft.tune.clock.time", Ticks())
+    seen = list[int]()
+    train(recipe, tmp_path / "timed", lambda step, total, row: seen.append(total), seconds=11)
+    rows = [json.loads(line) for line in (tmp_path / "timed/training-log.jsonl").read_text().splitlines()]
+    assert len(rows) == 11  # a step takes one second of this clock
+    assert [row.get("decay_steps") for row in rows] == [None] * 6 + [4] + [None] * 4
+    assert seen == [11] * 11
+    wanted = msgspec.structs.replace(recipe.train, steps=10, decay_steps=4)
+    train(msgspec.structs.replace(recipe, train=wanted), tmp_path / "counted")
+    timed, counted = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("timed", "counted"))
+    assert timed == counted
+
+
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_the_step_of_an_interrupt_is_kept(by: signal.Signals, recipe: Recipe, trained: Path, tmp_path: Path) -> None:
     """A run of fewer steps than lie between two saved states began anew after every ctrl-C, and every `timeout`."""

@@ -26,6 +26,7 @@ Where the start is nano or nano-sudoku, its tasks are asked again at the end, an
 examples:
   redraft tune nano --out runs/nano
   redraft tune my-task.toml --out runs/my-task
+  redraft tune my-task.toml --out runs/my-task --minutes 30
   torchrun --standalone --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
   redraft generate --model runs/my-task --chat "..."
 
@@ -33,6 +34,7 @@ docs/tutorials/fine-tune.md goes from rows of your own to a tuned model."""
 
 EVERY, EVERY_SEC = 50, 30
 RECORD = "training-record.json"
+MOST_MINUTES = 100_000  # two months
 
 
 def add(commands: Commands) -> None:
@@ -42,6 +44,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"a TOML file, or one of the package: {names}")
     out = "where checkpoint, log and state go"
     parser.add_argument("--out", type=new_folder, required=True, metavar="FOLDER", help=out)
+    minutes = "train for so long, whatever [train] steps says; in the last 45%% of it the rate falls"
+    parser.add_argument("--minutes", type=float, metavar="M", help=minutes)
     parser.add_argument("--skip-old-tasks", action="store_true", help="do not ask at the end what was forgotten")
 
 
@@ -60,13 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.recipe.suffix.lower() in (".csv", ".tsv", ".xlsx"):
         raise RequestError(f"{arguments.recipe} is a table; docs/tuning.md makes rows of one, which a recipe names")
+    if arguments.minutes is not None and not 0 < arguments.minutes <= MOST_MINUTES:
+        raise RequestError(f"--minutes is {arguments.minutes}; it must be above 0 and at most {MOST_MINUTES}")
+    seconds_of_run = None if arguments.minutes is None else 60 * arguments.minutes
     recipe = read_recipe(arguments.recipe)
     if os.path.isdir(arguments.out):  # noqa: PTH112  # which raises nothing for a name that is too long
         check_place(arguments.out / RECORD)
     began = time.monotonic()
     shown = Progress()
     try:
-        out = train(recipe, arguments.out, shown)
+        out = train(recipe, arguments.out, shown, seconds=seconds_of_run)
     finally:
         shown.close()
     seconds = round(time.monotonic() - began, 1)

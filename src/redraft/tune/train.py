@@ -24,6 +24,7 @@ from redraft.files import alone, copy_files, remove_halves
 from redraft.interrupts import Held
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import STARTED, Base, read_base
+from redraft.tune.clock import Clock
 from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, corrupt, losses
@@ -47,10 +48,11 @@ LEVELS = ("low", "middle", "high")  # thirds of the noise level
 Progress = Callable[[int, int, dict[str, float]], None]
 
 
-def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Path:
+def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None, *, seconds: float | None = None) -> Path:
     """Run or continue a recipe; `out` receives the checkpoint, the log and the state. Returns `out`.
 
-    Under torchrun every process calls this; the first one writes and reports progress.
+    With `seconds` it trains for so long, whatever the recipe's `steps` (`tune/clock.py`), and saves then. Under
+    torchrun every process calls this; the first one writes and reports progress.
 
     Raises RecipeError for data that cannot be used, a state of another recipe, a folder that cannot be made or has
     what would be lost, or processes that cannot share the recipe; RequestError if another program writes there;
@@ -76,7 +78,9 @@ def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Pa
         raise RecipeError(f"{out} cannot be made a folder: {error.strerror or error}; give another") from None
     try:
         with world_of(recipe) as world, alone(out, out) if world.first else TemporaryDirectory() as mine:
-            _run(recipe, out, Path(mine), progress, world)
+            if seconds is not None and world.count > 1:
+                raise RecipeError("a run by the clock is for one process; give [train] steps")
+            _run(recipe, out, Path(mine), progress, world, seconds)
     except BaseException as error:
         # Whatever it was: a run that took no step leaves no folder. What has no remedy goes on up.
         another = isinstance(error, RequestError)  # program has just made the same folder
@@ -125,11 +129,13 @@ def _take_back(out: Path, new: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World) -> None:
+def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World, seconds: float | None) -> None:
     """`mine` receives the files that only the first process needs: it is `out` there, a temporary folder elsewhere.
 
     Nothing in it changes before the state there has been found to be this recipe's.
     """
+    clock = None if seconds is None else Clock(recipe, seconds)
+    recipe = recipe if clock is None else clock.recipe
     with TemporaryDirectory() as made:
         base = read_base(recipe, Path(made))
         _ = base.digests  # of what has been read, not of what stands there when the state is kept
@@ -149,6 +155,11 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
         for batches in feed.ahead(range(state.step, total)):
             row = train_step(recipe.at(state.step), state, batches)
             row["seconds"] = round(time.monotonic() - began, 4)
+            if clock is not None:
+                total = clock.after(state.step)
+                if clock.recipe is not recipe:  # with which the run can be repeated
+                    recipe = clock.recipe
+                    row["decay_steps"] = recipe.train.decay_steps
             if state.step % recipe.train.probe_every == 0 or state.step == total:
                 row |= _judge(recipe, feed, state)
             log.write(json.dumps({"step": state.step, **row}) + "\n")
@@ -160,6 +171,8 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
                 progress(state.step, total, row)
             if leaving:
                 raise KeyboardInterrupt(f"interrupted behind step {state.step} of {total}; the same command goes on")
+            if state.step >= total:
+                break
             began = time.monotonic()
     _ship(recipe, base, state, out)
 
