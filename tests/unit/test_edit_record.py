@@ -711,11 +711,13 @@ def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -
         ('{"a": 1, "due": "soon"}', "Set due to later today", '{"a": 1, "due": "later today"}'),
         ('{"a": 1, "env": "dev"}', "Set env to qa today because of the bug", '{"a": 1, "env": "qa"}'),
         ('{"a": 1, "env": "dev"}', "Set env to qa right away, please", '{"a": 1, "env": "qa"}'),
-        (
-            '{"a": 1, "sign": "Old"}',
-            "Set sign to Closed today for repairs",
-            '{"a": 1, "sign": "Closed today for repairs"}',
-        ),
+        ('{"a": 1, "sign": "open"}', "Set sign to Closed today for repairs", '{"a": 1, "sign": "open"}'),
+        ('{"a": 1, "level": "INFO"}', "Set level to DEBUG tonight for the release", '{"a": 1, "level": "DEBUG"}'),
+        ('{"a": 1, "env": "dev"}', "Set env to QA tonight for the tests", '{"a": 1, "env": "QA"}'),
+        ('{"a": 1, "env": "dev"}', "Set env to 2 once we are ready", '{"a": 1, "env": "dev"}'),
+        ('{"a": 1, "port": 80}', "Set port to 81 today and tell ops", '{"a": 1, "port": 81}'),
+        ('{"a": 1, "debug": false}', "Set debug to true tonight for the release", '{"a": 1, "debug": true}'),
+        ('{"a": 1, "host": "10.0.0.1"}', "Set host to 10.0.0.2 tonight for the move", '{"a": 1, "host": "10.0.0.2"}'),
         ('{"a": 1, "motto": "hello"}', "Set motto to once upon a time", '{"a": 1, "motto": "once upon a time"}'),
         ('{"a": 1, "env": "production"}', "Set env to staging tonight", '{"a": 1, "env": "staging"}'),
         ('{"a": 1, "image": "nginx:1.25"}', "Set image to 1.26 everywhere", '{"a": 1, "image": "nginx:1.26"}'),
@@ -799,6 +801,11 @@ def test_a_line_of_which_a_shell_reads_more_stays(line: str, instruction: str) -
         ("WAIT=30 seconds\nB=1\n", "Set WAIT to 60 seconds", 'WAIT="60 seconds"\nB=1\n'),
         ("port=127.0.0.1:8080\nb=1\n", "Set port to 9090.", "port=127.0.0.1:9090\nb=1\n"),
         ("port=8080/tcp\nb=1\n", "Set port to 9090.", "port=9090/tcp\nb=1\n"),
+        ("TITLE=12 angry men\nB=1\n", "Set TITLE to Twelve", "TITLE=Twelve\nB=1\n"),
+        ("rate=5 requests per second\nb=1\n", "Remove rate", "b=1\n"),
+        ("[a]\nappName=Home | Shop\nb=1\n", "Set appName to Hi", "[a]\nappName=Hi\nb=1\n"),
+        ("[mail]\nmail_host = smtp1\n", "Replace smtp1 by smtp2 in mail", "[mail]\nmail_host = smtp2\n"),
+        ('image:\n  image_tag: "1.2"\n', "Change the image from 1.2 to 1.3", 'image:\n  image_tag: "1.3"\n'),
     ],
 )
 def test_a_value_of_several_words_or_parts_is_changed(text: str, instruction: str, after: str) -> None:
@@ -826,6 +833,8 @@ def test_a_long_instruction_is_read_in_bounded_time() -> None:
         ("ports:\n  - 80\ndb_ports: 5\n", "Set ports to 7"),
         ('{"ports": [80, 90], "db_ports": 5}', "Set ports to 7"),
         ("env:\n  a: 1\nenv_name: x\n", "Set env to prod"),
+        ("[mail]\nmail_host = smtp1\n", "Remove mail"),
+        ("[features]\nfeature_flags = true\nfeatures_on = false\n", "Disable the features"),
     ],
 )
 def test_what_is_said_of_a_line_that_nothing_reads_is_done_to_no_other(text: str, instruction: str) -> None:
@@ -876,6 +885,10 @@ def test_a_line_that_goes_on_with_the_one_above_stays(text: str, instruction: st
         ('rule = "^={4,"\nport = 80\n', "Set port to 81", 'rule = "^={4,"\nport = 81\n'),
         ("key={xY9#k\nport=80\n", "Set port to 81", "key={xY9#k\nport=81\n"),
         ("name=a\\\\\nport=80\n", "Set port to 81", "name=a\\\\\nport=81\n"),
+        ("dir=%TEMP%\\\nport=80\n", "Set port to 81", "dir=%TEMP%\\\nport=81\n"),
+        ("A=1 # old \\\nport=80\n", "Set port to 81", "A=1 # old \\\nport=81\n"),
+        ('tags = {Name = "x"\n  Env = "dev"\n}\n', "Set Env to prod", 'tags = {Name = "x"\n  Env = "prod"\n}\n'),
+        ("S={x9\nLEVEL=info\nDIR=${HOME}/app\n", "Set LEVEL to debug", "S={x9\nLEVEL=debug\nDIR=${HOME}/app\n"),
     ],
 )
 def test_a_line_behind_a_value_that_went_on_is_changed(text: str, instruction: str, after: str) -> None:

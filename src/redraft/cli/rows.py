@@ -282,7 +282,8 @@ async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, 
     is_last = bool(failing) and (not isinstance(failing[-1][2], Kept) or (failures > 1 and not is_well))
     for one in failing:
         if is_last and one[1] in (502, 503) and isinstance(one[2], Mapping):
-            raise RunError(f"the last rows failed, so they stay open; run it again later ({_message(one[2])})")
+            said = "the last rows failed, so they stay open; run it again later, or edit them if it is they that fail"
+            raise RunError(f"{said} ({_message(one[2])})")
         yield one
 
 

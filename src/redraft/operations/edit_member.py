@@ -36,20 +36,22 @@ OPENS = re.compile(rf"\[[^\[\]{{}}]*\]|(?:{TEXT}[ \t]*:[ \t]*)?[{{\[]|[\w.-]+:")
 _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
 _SEVERAL = re.compile(
-    r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*"
-    r"|(?!(?:to|per|of|or|and|in|at|on|by|x|o|an?|the|days?|hours?|h|min(?:utes?)?|s(?:ec(?:onds?)?)?|[kmgt]i?b|items?)\b)"
-    r"[a-z][\w.-]*\s+\S.*)",
+    r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*"
+    r"|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*|(?:env|exec|nohup|sudo|time|(?:ba|z)?sh|node|np[mx]|yarn|pnpm|bun|deno|python[\d.]*"
+    r"|uv|uvicorn|gunicorn|flask|java|ruby|rails|bundle|php|go|cargo|dotnet|docker|podman|make|redraft)\s+\S.*"
+    r"|[a-z][\w.-]*\s(?:.*\s)?(?:--?[A-Za-z]|[.~]{0,2}/\w).*)",
     re.DOTALL | re.ASCII,
 )
 """Behind `KEY=`, what a shell reads more of than one value: other settings, and a command."""
-_OPENED = re.compile(r"[ \t]*(?:- +|export )?[A-Za-z_][\w.-]*[ \t]*=[ \t]*(`|\$\(|\{(?=\S))", re.ASCII)
-_IS_PATH = re.compile(r"[\w.%]:?\\+\w|[A-Za-z]:/|[=:]\s*\\+(?:\w|$)")
-_NOT_ON = re.compile(r"[ \t]*(?:[#;]|//|(?:- +)?[\w.-]+:[ \t])")
+_OPENED = re.compile(r"[ \t]*(?:- +|export )?[A-Za-z_][\w.-]*(?:[ \t]*=[ \t]*(?=[`$])|=)(`|\$\(|\{(?=\S))", re.ASCII)
+_IS_PATH = re.compile(r"[\w.%]:?\\+\w|[A-Za-z]:/|[=:]\s*\\+(?:\w|$)|%\\$")
+_NOT_ON = re.compile(r"[ \t]*(?:[#;]|//|(?:- +)?[\w.-]+:[ \t])|[^#;]*\s[#;]\s")
 """Comments, and YAML, in which a backslash at the end of a line says nothing."""
 _CLOSED = {"`": "`", "$(": ")", "{": "}"}
 NEXT_LINE = "\n"
-_OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][A-Za-z0-9_]*", re.ASCII)
-"""Its names; those of systemd's units and of Java's properties look otherwise."""
+_OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
+"""Its names; those of systemd's units and of Java's properties look otherwise, but for exported ones and few more."""
+_COMMANDED = re.compile(r"\s(?:&&|\|\|)\s+[a-z.~/]")
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
@@ -137,7 +139,7 @@ def going_on(line: str, end: str) -> str:
     """The sign that ends a value which goes on behind a line, as by a backslash or in backticks; empty if none does.
     Where one from above goes on, `end` ends it."""
     if end not in ("", NEXT_LINE):
-        return "" if end in line else end
+        return "" if end in re.sub(r"[{(][^{}()]*[})]", "", line) else end
     is_odd = (len(line) - len(line.rstrip("\\"))) % 2 and not _NOT_ON.match(line)
     if is_odd and (re.search(r"[^=\s]\s+\\$", line) or not _IS_PATH.search(line)):  # C:\tmp\ ends there
         return NEXT_LINE
@@ -170,8 +172,10 @@ def member_of(line: str) -> Member | None:
             return None
         if written and (not _PLAIN.fullmatch(written) or " = " in written):  # `port: int = 8080` is code
             return None
-        is_shell = found["sep"] == "=" and _OF_SHELL.fullmatch(key)
-        if is_shell and (_SEVERAL.fullmatch(written) or ("export" in found["lead"] and " " in written)):
+        is_exported = "export" in found["lead"]
+        is_named = is_exported or _OF_SHELL.fullmatch(key) or (key.isidentifier() and _COMMANDED.search(written))
+        is_shell = found["sep"] == "=" and is_named
+        if is_shell and (_SEVERAL.fullmatch(written) or (is_exported and " " in written)):
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):
@@ -221,8 +225,17 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     }
     if meant := [words_of(key) for key in unread if key and _is_spelled(key, instruction.lower())]:
         # PORTS=[80, 90] is meant, which nothing here reads, and no DB_PORTS.
-        others = (words_of(one.name) for one in kept.values())
-        is_other = [any(key < one and not shared(" ".join(one - key), said) for key in meant) for one in others]
+        others = [(words_of(one.name), str(one.value)) for one in kept.values()]
+        is_other = [
+            any(
+                len(key) < len(one)
+                and all(shared(word, one) for word in key)
+                and not any(shared(word, said) for word in one if not shared(word, key))
+                and not _is_spelled(value, instruction)
+                for key in meant
+            )
+            for one, value in others
+        ]
         kept = {i: one for (i, one), other in zip(kept.items(), is_other, strict=True) if not other}
     alike = Counter(_loose(one.name) for one in kept.values())
     return {i: one for i, one in sorted(kept.items()) if alike[_loose(one.name)] == 1}

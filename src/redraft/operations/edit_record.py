@@ -320,7 +320,7 @@ def record_of(text: str, instruction: str, most: int = MOST_MEMBERS) -> Record |
     lines, is_ini, end = list[str | Member](), False, ""
     for i, part in enumerate(parts):
         is_behind, end, bare = end, going_on(part, end), part.strip()
-        if end not in ("", NEXT_LINE) and not is_behind and not any(end in one for one in parts[i + 1 :]):
+        if end not in ("", NEXT_LINE) and not is_behind and all(going_on(one, end) for one in parts[i + 1 :]):
             end = ""  # which nothing ends, so it is a sign of the value's
         member = None if is_behind else member_of(part)
         if member is None and bare and not (is_behind or is_ini or _FIXED.fullmatch(bare) or KEYED.fullmatch(part)):

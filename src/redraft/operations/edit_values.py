@@ -236,9 +236,10 @@ def _text(old: str, said: str) -> Stated:
             return Stated(None)
         if sentence := re.fullmatch(r"(\S+[\w/])\.(\s+[A-Z].*)", said):
             return Stated(quoted(sentence[1]), asking(sentence[2]))
-        is_small = word[0][0].islower() and old[:1].islower()  # no title's first word
-        is_soon = _SOON.fullmatch(behind) or (is_small and _SOON_AND_MORE.fullmatch(behind))
-        if is_soon and old and not _LEADS.fullmatch(word[0]):
+        is_soon, is_more = _SOON.fullmatch(behind), _SOON_AND_MORE.fullmatch(behind)
+        if (is_soon or is_more) and old and not _LEADS.fullmatch(word[0]):
+            if not is_soon and re.match("[A-Z][a-z]", word[0]):  # the first word of a title, perhaps
+                return Stated(None)
             return Stated(quoted(word[0]), asking(behind))
         if _BREAKS.match(behind) and (old or re.search(r"[\d./:@_-]", word[0])):
             return Stated(quoted(word[0]), asking(behind))
@@ -264,6 +265,7 @@ def _ends(behind: str) -> bool:
         _HARMLESS.fullmatch(behind)
         or _BREAKS.match(behind)
         or _SOON.fullmatch(behind)
+        or _SOON_AND_MORE.fullmatch(behind)
         or re.match(r",\s(?!no\b)|\.\s+[A-Z]|\s\(|,?\s+(?:and|but|then)\s+(?!-?\d)", behind)
     )
 
