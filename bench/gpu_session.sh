@@ -7,8 +7,8 @@
 #
 #   LIMIT=540          seconds in all: what does not fit in is left for the next time
 #   TRAIN=RECIPE       first train this recipe, for up to TRAIN_SEC (720) seconds at a time, into OUT/NAME, which goes on
-#                      where it stopped; with MINUTES=8 it ends by then, whatever its steps. The model comes as
-#                      OUT/NAME.tar.gz.aa, .ab, …
+#                      where it stopped; with MINUTES=8 it trains for so long, whatever its steps, which has to leave
+#                      two minutes of TRAIN_SEC for the rest. The model comes as OUT/NAME.tar.gz.aa, .ab, …
 #   SMALL=1            every part on the CPU with next to nothing to do, to see that it runs
 set -u
 out=${1:?usage: bench/gpu_session.sh OUT}

@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_650, TESTS: 42_150}
+WHOLE_WALLS = {SOURCE: 55_720, TESTS: 42_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_160,
+    "core": 11_180,
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_775,
     "constraints": 8_870,
     "tasks": 2_770,
     "tune": 4_510,
-    "measure": 2_895,
+    "measure": 2_960,
     "server": 6_920,
-    "operations": 5_110,
+    "operations": 5_120,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_530,
+    "cli": 5_560,
 }
 
 

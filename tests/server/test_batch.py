@@ -10,6 +10,7 @@ import signal
 import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from tests.helpers import Shell, python
 from tests.server.conftest import ANSWER, USER
 
 from redraft.__main__ import main
+from redraft.cli import rows as rows_module
 from redraft.cli.earlier import earlier_of
 from redraft.cli.row import MOST_HELD_BYTES, image_bytes, rows_of, with_images
 from redraft.cli.rows import Done, answer_rows, run_batch
+from redraft.engine.request import Options
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
@@ -532,8 +535,65 @@ def test_an_output_that_ended_early_gives_its_answers_to_another(run: Callable[.
     assert [line["response"]["status_code"] for line in found] == [200, 200, 400, 200]
     assert old.read_bytes() == first + second[:50]
     old.write_bytes(json.dumps(json.loads(first) | {"row_sha256": "0" * 64}).encode() + b"\n")
-    with pytest.raises(RequestError, match=r"--answered is .*old\.jsonl, whose lines answer no row of .*in\.jsonl"):
+    with pytest.raises(RequestError, match=r"--answered is .*old\.jsonl, of which no line answers the row of"):
         earlier_of(str(old), *place, {}).__enter__()
     old.write_bytes(json.dumps(json.loads(first) | {"settings": {"seed": 3}}).encode() + b"\n")
     with pytest.raises(RequestError, match=r"old\.jsonl was begun with seed 3, now 4"):
         earlier_of(str(old), *place, {"seed": 4}).__enter__()
+
+
+def test_an_answer_has_so_many_steps_in_all(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 900 canvases of 10,000 steps each would have taken a day, and the rows behind it waited."""
+    never = Options(min_tokens=6, canvas=1, entropy_bound=1e-300, temperature=10.0, cooling=40, preset="reference")
+    asked = {"max_tokens": 6, "seed": 1, "steps": 40, "options": never}
+    assert list(nano.generate("record\n", **asked).steps) == [40] * 6
+    monkeypatch.setattr("redraft.engine.sequence.MOST_STEPS_IN_ALL", 90)
+    done = nano.generate("record\n", **asked)
+    assert (list(done.steps), done.finish, len(done.tokens)) == ([40, 40, 10, 1, 1, 1], "length", 6)
+    wide = replace(never, min_tokens=0, canvas=16)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+        "required": ["a", "b"],
+    }
+    monkeypatch.setattr("redraft.engine.sequence.MOST_STEPS_IN_ALL", 3)
+    held = nano.generate("record\n", schema=schema, seed=1, steps=40, max_tokens=64, options=wide)
+    assert isinstance(json.loads(held.text)["a"], int)
+    assert list(held.steps)[:1] == [3]
+
+
+def test_answers_that_wait_are_bytes(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As objects they took twenty times as much and counted as nothing: 64 rows of 64 answers took gigabytes."""
+    (tmp_path / "in.jsonl").write_text(json.dumps({"messages": USER}) + "\n")
+    seen = list[Any]()
+    each = rows_module._each
+
+    def noted(answered: Any, *rest: Any) -> Any:
+        async def one(row: bytes, number: int) -> Any:
+            seen.append((await answered(row, number))[1])
+            return 200, seen[-1]
+
+        return each(one, *rest)
+
+    monkeypatch.setattr(rows_module, "_each", noted)
+    run_batch(service, tmp_path / "in.jsonl", tmp_path / "out.jsonl", seed=0, at_once=1)
+    assert isinstance(seen[0], bytes)
+    assert said(json.loads((tmp_path / "out.jsonl").read_text())) == ANSWER
+
+
+def test_a_file_that_is_missing_hides_no_size_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """63 large files and a missing one were read whole before that was refused; of a million names each was looked
+    for."""
+    monkeypatch.setattr("redraft.cli.row.MOST_HELD_BYTES", 5000)
+    (tmp_path / "a.png").write_bytes(bytes(6000))
+    row = {"messages": USER, "image": ["a.png", "missing.png"]}
+    with pytest.raises(ApiError, match="image names 6000 bytes of files; at most 5000"):
+        with_images(json.dumps(row).encode(), tmp_path)
+    assert image_bytes(json.dumps(row).encode(), tmp_path) == 6000
+    monkeypatch.setattr("redraft.cli.row.named_from", lambda *_: pytest.fail("it was looked for"))
+    assert image_bytes(json.dumps(row | {"image": ["a.png"] * 65}).encode(), tmp_path) == 0
+
+
+def test_a_line_end_is_no_part_of_a_rows_size() -> None:
+    (row,) = rows_of(BytesIO(b"a" * MOST_LINE_BYTES + b"\n"))
+    assert row.size == MOST_LINE_BYTES

@@ -21,6 +21,7 @@ from tests.helpers import Shell, python
 
 from redraft.__main__ import main
 from redraft.cli.backend import asking
+from redraft.cli.row import answers_of
 from redraft.cli.rows import Done, answer_rows
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.measure.remote import Backend
@@ -49,9 +50,11 @@ GOOD = HEAD + chunk("He") + b": waiting\n\n" + chunk("llo") + chunk(None, "stop"
 
 @dataclass
 class Stub:
-    """A server that does to each request what is next on its list, and the last of it for ever."""
+    """A server that does to each request what is next on its list, and the last of it for ever. To one that asks
+    whether it answers at all it does `well`, or what comes next."""
 
     acts: list[Act]
+    well: Act | None = None
     models: Any = field(default_factory=lambda: MODELS)
     seen: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
 
@@ -91,7 +94,11 @@ class Stub:
             if line[1].endswith("/models"):
                 connection.sendall(reply(self.models))
                 return
-            self.seen.append((line[1], headers, json.loads(raw)))
+            body = json.loads(raw)
+            if body.get("max_tokens") == 1:
+                (self.well or self.acts[0])(self, connection.sendall)
+                return
+            self.seen.append((line[1], headers, body))
             act = self.acts.pop(0) if len(self.acts) > 1 else self.acts[0]
             act(self, connection.sendall)
 
@@ -261,11 +268,12 @@ def test_an_answer_that_is_no_object_ends_a_run_that_goes_on(body: bytes, tmp_pa
     """It stood in the output, in which no run could go on any more."""
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     place.write_text('{"messages": []}\n' * 2)
-    with Stub([WHOLE, says(reply(body)), WHOLE], models=b"") as stub:
+    with Stub([WHOLE, says(reply(body))], models=b"") as stub:
         command = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--at-once", "1"]
         command += ["--model", "theirs"]
         assert "is not of OpenAI's interface" in shell(command, 1).err
         assert len(out.read_text().splitlines()) == 1
+        stub.acts[0] = WHOLE
         shell(command, 0)
     assert len(out.read_text().splitlines()) == 2
 
@@ -393,7 +401,7 @@ def test_a_row_that_takes_too_long_is_an_error_and_ends_no_run(tmp_path: Path, s
 
 
 @pytest.mark.parametrize(
-    ("rows", "status", "said"), [(30, "502 No", "rows failed one after another"), (3, "503 No", "Loading model")]
+    ("rows", "status", "said"), [(30, "502 No", "nothing else is answered"), (3, "503 No", "Loading model")]
 )
 def test_rows_stay_open_where_a_server_fails_at_each_or_is_not_there_yet(
     rows: int, status: str, said: str, tmp_path: Path, shell: Shell
@@ -446,6 +454,120 @@ def test_a_refused_row_has_the_servers_status(status: int, tmp_path: Path, shell
     assert statuses_of(out) == [200, status, 200]
 
 
+DENIED = {"error": {"message": "no"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (reply(DENIED, "403 No"), 403),
+        (reply(DENIED, "401 No"), 401),
+        (reply(DENIED, "429 Later"), 429),
+        (reply({"error": {"code": 403}}), 403),
+        (reply(DENIED, "404 No"), 404),
+        (reply(b"", "302 Found"), 302),
+        (reply(DENIED, "503 No", "retry-after: 0"), 503),
+    ],
+)
+@pytest.mark.parametrize("before", [1, 0])
+def test_a_row_that_alone_is_denied_ends_no_run(
+    before: int, answer: bytes, status: int, tmp_path: Path, shell: Shell
+) -> None:
+    """As what stands before a server does with odd texts: every run ended at the same row, and 20 such rows, one
+    behind the other, could not be passed at all."""
+    place, out = write_plain(tmp_path, before + 25)
+    tries = 4 if status in (429, 503) else 1
+    with Stub([*[WHOLE] * before, *[says(answer)] * 24 * tries, WHOLE], well=WHOLE) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 3)
+    assert statuses_of(out) == [*[200] * before, *[status] * 24, 200]
+
+
+def test_rows_that_fail_while_a_server_is_away_are_asked_again(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of half a minute ended the run, or made errors of up to 19 rows."""
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.05,) * 4)
+    place, out = write_plain(tmp_path, 8)
+    looks = [says(b""), says(reply(DENIED, "500 No", "retry-after: 0")), WHOLE]
+
+    def look(stub: Stub, write: Write) -> None:
+        (looks.pop(0) if len(looks) > 1 else looks[0])(stub, write)
+
+    with Stub([WHOLE, *[says(b"")] * 3, WHOLE], well=look) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "3", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 0)
+    assert statuses_of(out) == [200] * 8
+
+
+def test_a_servers_cookies_are_not_kept(tmp_path: Path, shell: Shell) -> None:
+    """Each went with every later request: 381 rows took 900 MB."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([says(reply({"choices": [{}]}, "200 OK", "set-cookie: a=b; Path=/"))]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 0)
+    assert len(stub.seen) == 3
+    assert not any("cookie" in headers for _, headers, _ in stub.seen)
+
+
+def test_an_answer_of_very_many_values_is_not_read(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 MiB of empty lists took two gigabytes."""
+    monkeypatch.setattr("redraft.measure.remote.MOST_VALUES", 1000)
+    place, out = write_plain(tmp_path, 2)
+    with Stub([WHOLE, says(reply(b'{"choices": [' + b"[]," * 1000 + b"1]}"))], well=WHOLE) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
+    assert statuses_of(out) == [200, 500]
+    assert "answered with over 1000 values; ask for less" in out.read_text()
+
+
+def test_a_row_that_is_slow_holds_up_none_behind_it(tmp_path: Path) -> None:
+    """What had an answer counted as under way until an earlier one had its own: 1% of slow rows took 15 times as long
+    as they did alone."""
+    (tmp_path / "in").write_text('{"prompt": "a"}\n' * 60)
+    last, most, under_way = asyncio.Event(), 0, 0
+
+    async def answered(row: bytes, number: int) -> tuple[int, bytes]:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        await (last.wait() if number == 0 else asyncio.sleep(0))
+        under_way -= 1
+        if number == 59:
+            last.set()
+        return 200, b"{}"
+
+    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=4).rows == 60
+    assert most == 4
+
+
+def test_a_row_of_several_answers_counts_as_so_many(tmp_path: Path) -> None:
+    """64 rows of 64 answers were under way, each of which may take megabytes."""
+    rows = [
+        '{"prompt": "a", "n": 3}',
+        '{"prompt": ["a", "b", "c"]}',
+        '{"prompt": [[1], [2], [3]]}',
+        '{"prompt": [1, 2]}',
+    ]
+    counts = [3, 3, 3, 1]
+    assert [answers_of(row.encode()) for row in rows] == counts
+    assert [answers_of(row) for row in (b'{"n": 1e9}', b'{"n": "x"}', b'{"prompt": []}', b'"n"')] == [64, 1, 1, 1]
+    (tmp_path / "in").write_text("\n".join(rows * 5) + "\n")
+    under_way, most = 0, 0
+
+    async def answered(row: bytes, number: int) -> tuple[int, bytes]:
+        nonlocal most, under_way
+        under_way += counts[number % 4]
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= counts[number % 4]
+        return 200, b"{}"
+
+    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=4).rows == 20
+    assert most == 4
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -490,7 +612,7 @@ def test_a_server_that_cannot_be_reached_ends_the_run(tmp_path: Path, shell: She
 def test_a_row_at_which_a_server_that_is_well_breaks_off_has_an_error(act: Act, tmp_path: Path, shell: Shell) -> None:
     """The run ended there, and ended there again whenever it was continued."""
     place, out = write_plain(tmp_path, 3)
-    with Stub([WHOLE, act, act, act, WHOLE]) as stub:
+    with Stub([WHOLE, act, act, act, WHOLE], well=WHOLE) as stub:
         shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
         assert statuses_of(out) == [200, 500 if act is floods else 502, 200]
         out.unlink()
@@ -535,6 +657,7 @@ def test_flags_that_need_each_other(shell: Shell) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", ())
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -558,7 +681,7 @@ def test_rows_with_an_error_are_asked_again_and_answers_are_kept(tmp_path: Path,
         assert len(stub.seen) == 2
         said = shell(["run", str(place), str(out), *words, "--base-url", stub.url], 2).err
         assert "is the output itself; name another for this run" in said
-    assert "4 answers of" in said_first
+    assert "4 of 4 answers of" in said_first
     old, new = before.splitlines(), mended.read_bytes().splitlines()
     assert out.read_bytes() == before
     assert [i for i in range(5) if old[i] != new[i]] == [1]
@@ -585,7 +708,7 @@ def test_rows_that_were_edited_in_their_places_are_asked(tmp_path: Path, shell: 
             said = shell(["run", str(place), str(target), *words, "--base-url", stub.url], 2 if wanted is None else 0)
             assert [body["prompt"] for _, _, body in stub.seen] == (wanted or [])
         if wanted is None:
-            assert "whose lines answer no row of" in said.err
+            assert "of which no line answers the row of" in said.err
         else:
             new = target.read_text().splitlines()
             assert [i for i, line in enumerate(new) if line in old] == [i for i in (0, 2, 3) if i < len(given)]
@@ -680,7 +803,7 @@ def test_what_is_kept_is_no_sign_that_a_server_is_well(status: str, tmp_path: Pa
     words += ["--answered", str(out)]
     with Stub([says(reply({"error": {"message": "no"}}, status, "retry-after: 0"))]) as stub:
         said = shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 1).err
-    assert "20 rows failed one after another, so they stay open" in said
+    assert "nothing else is answered, so the rows stay open" in said
     assert statuses_of(mended) == [200]
     with Stub([WHOLE]) as stub:
         printed = shell(["run", str(place), str(mended), *words, "--base-url", stub.url, "--json"], 0).out
@@ -695,7 +818,7 @@ def test_a_row_that_always_fails_does_not_hold_back_what_is_kept(tmp_path: Path,
     words = ["--backend", "openai", "--at-once", "1", "--model", "m"]
     with Stub([WHOLE, says(reply({"error": {"message": "no"}}, "400 No")), WHOLE]) as stub:
         shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
-    with Stub([says(reply({"error": {"message": "no"}}, "502 No", "retry-after: 0"))]) as stub:
+    with Stub([says(reply({"error": {"message": "no"}}, "502 No", "retry-after: 0"))], well=WHOLE) as stub:
         shell(["run", str(place), str(mended), *words, "--base-url", stub.url, "--answered", str(out)], 3)
     assert statuses_of(mended) == [200, 502, 200, 200, 200, 200]
 

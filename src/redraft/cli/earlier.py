@@ -17,7 +17,7 @@ from redraft.cli.row import rows_of
 from redraft.cli.rows import MOST_ANSWER_BYTES, Earlier, Kept, Settings, output_lines
 from redraft.errors import RequestError, RunError
 
-WANTED = "the output of an earlier run of these rows and settings"
+REMEDY = "pass --answered the output of an earlier run of these rows and settings"
 NO_ANSWER = -1  # in place of where a line begins
 
 
@@ -35,16 +35,16 @@ def earlier_of(name: str | None, source: Path, target: Path, settings: Settings)
     with path.open("rb") as out, source.open("rb") as rows:
         if target.exists() and os.path.samestat(target.stat(), os.fstat(out.fileno())):
             raise RequestError(f"--answered is {name}, which is the output itself; name another for this run")
-        begins, at, same = array("q"), 0, 0
-        lines = output_lines(out, path, settings, remedy=f"--answered wants {WANTED}")
-        for row, (line, found) in zip(rows_of(rows), lines, strict=False):
-            is_its, reply = found.row_sha256 == row.digest, found.response
-            begins.append(at if is_its and reply.status_code == 200 and reply.body else NO_ANSWER)
-            at, same = at + len(line), same + is_its
-        if begins and not same:
-            raise RequestError(f"--answered is {name}, whose lines answer no row of {source}; pass {WANTED}")
+        begins, at, answers = array("q"), 0, 0
+        for row, (line, found) in zip(rows_of(rows), output_lines(out, path, settings, REMEDY), strict=False):
+            is_answer = found.response.status_code == 200 and bool(found.response.body)
+            begins.append(at if is_answer and found.row_sha256 == row.digest else NO_ANSWER)
+            at, answers = at + len(line), answers + is_answer
         kept = len(begins) - begins.count(NO_ANSWER)
-        note(f"{kept} answers of {name} are kept, and the other rows are asked")
+        if answers and not kept:
+            said = f"--answered is {name}, of which no line answers the row of {source} in its place"
+            raise RequestError(f"{said}; put new rows behind the others, or {REMEDY}")
+        note(f"{kept} of {answers} answers of {name} are kept, those to a row in its old place; other rows are asked")
 
         def body(number: int, digest: str) -> Mapping[str, Any]:
             out.seek(begins[number])

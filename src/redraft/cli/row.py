@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from redraft.server.openai.batch import MOST_ID, MOST_LINE_BYTES, is_name
 PIECE = 2**20  # bytes that are read at a time of a row that is too long
 MOST_HELD_BYTES = 2**26  # of rows under way together, and of the images of one
 MOST_IMAGES = 64  # of a row
+MOST_ANSWERS = int(BOUNDS["answers"].most)
 MOST_IMAGE_BYTES = int(BOUNDS["image"].most) * 3 // 4 - 100  # of an image, whose data is written as a URL
 
 
@@ -50,13 +52,30 @@ def rows_of(file: IO[bytes]) -> Iterator[Row]:
             digest.update(end.removesuffix(b"\n").removesuffix(b"\r"))
             yield Row(data[:1000], digest.hexdigest(), size)
         elif bare := data.strip():  # how a line ends is no part of its row
-            yield Row(data, hashlib.sha256(bare).hexdigest(), len(data))
+            yield Row(data, hashlib.sha256(bare).hexdigest(), len(bare))
 
 
 def check_length(row: Row) -> None:
     """Raise ApiError for a row that is too long to be read."""
     if row.size > MOST_LINE_BYTES:
         raise ApiError(400, f"the row has {row.size} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+
+
+_SEVERAL = re.compile(rb'"n"|"best_of"|"prompt"\s*:\s*\[')
+"""What a row has that asks for several answers."""
+
+
+def answers_of(row: bytes) -> int:
+    """How many answers a row asks for, as far as it is in order."""
+    if _SEVERAL.search(row) is None:
+        return 1
+    with suppress(ValueError, RecursionError, AttributeError, TypeError, LookupError):
+        found = read_json(row)
+        body = found.get("body", found)
+        prompts = body.get("prompt")
+        several = len(prompts) if isinstance(prompts, list) and isinstance(prompts[0], str | list) else 1
+        return min(max(1, int(body.get("n") or 1)) * max(1, several), MOST_ANSWERS)
+    return 1
 
 
 def id_of(row: bytes) -> str | None:
@@ -116,7 +135,9 @@ def image_bytes(row: bytes, folder: Path) -> int:
 
 
 def _bytes_of(files: Sequence[str], folder: Path) -> int:
-    """Bytes of files together; 0 where one is refused anyway."""
-    with suppress(OSError, TypeError, RequestError):
-        return sum(named_from(folder, one).stat().st_size for one in files)
-    return 0
+    """Bytes of files together, without those that are refused anyway, as all of too many are."""
+    size = 0
+    for one in files if len(files) <= MOST_IMAGES else ():
+        with suppress(OSError, TypeError, RequestError):
+            size += named_from(folder, one).stat().st_size
+    return size

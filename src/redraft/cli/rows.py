@@ -20,7 +20,7 @@ from typing import IO, Any, Union
 import msgspec
 
 from redraft.cli.common import tame
-from redraft.cli.row import MOST_HELD_BYTES, Row, check_length, id_of, image_bytes, rows_of, with_images
+from redraft.cli.row import MOST_HELD_BYTES, Row, answers_of, check_length, id_of, image_bytes, rows_of, with_images
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock
 from redraft.server.http.errors import ApiError, refusal_of
@@ -30,13 +30,11 @@ from redraft.server.openai.batch import answer as answer_row
 MOST_FAILED = 3  # rows with an error that a run names at its end
 MOST_ANSWER_BYTES, LINE_BYTES = 2**28, 1000
 """Of a line of an output, at most and about without its body."""
-ELSEWHERE, MOST_FAILING = "elsewhere", 20
-"""The code of what another server answered, and with how many failures of it one after another it counts as down."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
-MOST_AT_ONCE, MOST_ANSWERS_BYTES = 4096, 2**29
-"""Rows under way, and the bytes of the answers of another server to them together."""
+MOST_AT_ONCE, MOST_ANSWERS_BYTES, MOST_WAITING = 4096, 2**29, 4096
+"""Rows under way, the bytes of the answers of another server to them together, and rows behind one that is slow."""
 
 Body = Union[Mapping[str, Any], bytes, "Kept"]
 """What answers a row, or its JSON, which takes less where it waits for earlier rows."""
@@ -47,8 +45,7 @@ Answered = Callable[[bytes, int], Awaitable[tuple[int, Body]]]
 
 @dataclass(frozen=True)
 class Kept:
-    """A body of an earlier output (`cli/earlier.py`), read when it is written: it may be long, and many wait. It says
-    nothing of how a server is now."""
+    """A body of an earlier output (`cli/earlier.py`), read when it is written: it may be long, and many wait."""
 
     read: Callable[[], Mapping[str, Any]]
 
@@ -128,7 +125,9 @@ def run_batch(
     async def answered(row: bytes, number: int) -> tuple[int, Body]:
         if (body := earlier(number, row)) is not None:
             return 200, body
-        return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
+        row = with_images(row, source.parent)
+        status, said = await answer_row(service, row, None if seed is None else seed + number)
+        return status, json.dumps(said, ensure_ascii=False).encode(errors="backslashreplace")
 
     return answer_rows(answered, source, target, at_once=at_once, settings=settings, report=report)
 
@@ -147,8 +146,8 @@ def answer_rows(
 
     async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
         sized = ((row, len(row.data) + image_bytes(row.data, source.parent)) for row in rows)
-        async with within, aclosing(_each(answered, sized, first, at_once)) as found, aclosing(_held(found)) as held:
-            async for one in held:
+        async with within, aclosing(_each(answered, sized, first, at_once)) as found:
+            async for one in found:
                 yield one
 
     return write_rows(answers, source, target, settings=settings, report=report)
@@ -223,68 +222,52 @@ def output_lines(
 async def _each(
     answered: Answered, rows: Iterator[tuple[Row, int]], first: int, at_once: int
 ) -> AsyncGenerator[RowAnswer, None]:
-    """Answers in the order of rows, each with its bytes, `at_once` of them under way, fewer of long ones."""
-    running, held = deque[tuple[asyncio.Task[RowAnswer], int]](), 0
+    """Answers in the order of rows, each with its bytes; `at_once` answers are under way, a row of several counting as
+    so many, and fewer where rows or the answers that wait for an earlier one are long."""
+    begun, moved, stops = deque[asyncio.Task[RowAnswer]](), asyncio.Event(), False
+    under_way = held = 0
 
-    async def counted(row: Row, number: int) -> RowAnswer:
-        nonlocal held
-        found = await _answer(answered, row, number)
-        held += _waiting(found)
-        return found
+    async def counted(row: Row, number: int, size: int, count: int) -> RowAnswer:
+        nonlocal under_way, held, stops
+        try:
+            row, status, body = await _answer(answered, row, number)
+        except BaseException:
+            stops = True  # what ended this row ends the run
+            raise
+        finally:
+            under_way -= count
+            moved.set()
+        held += _waiting(body) - size
+        return row.named(), status, body
 
     try:
         for number, (row, size) in enumerate(rows, first):
-            running.append((asyncio.create_task(counted(row, number)), size))
-            held += size
-            while len(running) == at_once or (held > MOST_HELD_BYTES and len(running) > 1):
-                task, size = running[0]
-                found = await task
-                running.popleft()
-                held -= size + _waiting(found)
+            count = answers_of(row.data)
+            while begun and (
+                begun[0].done()
+                or (stops or held > MOST_HELD_BYTES or len(begun) >= max(MOST_WAITING, at_once))
+                or (under_way and under_way + count > at_once)
+            ):
+                if not begun[0].done():
+                    moved.clear()
+                    await moved.wait()
+                    continue
+                found = await begun.popleft()
+                held -= _waiting(found[2])
                 yield found
-        while running:
-            yield await running.popleft()[0]
+            begun.append(asyncio.create_task(counted(row, number, size, count)))
+            under_way, held = under_way + count, held + size
+        while begun:
+            yield await begun.popleft()
     finally:  # where one has ended the run, the others end with it, and say nothing
-        for task, _ in running:
+        for task in begun:
             task.cancel()
-        await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
+        await asyncio.gather(*begun, return_exceptions=True)
 
 
-def _waiting(answer: RowAnswer) -> int:
-    """Bytes of an answer that is not read yet."""
-    return len(answer[2]) if isinstance(answer[2], bytes) else 0
-
-
-async def _held(answers: AsyncIterator[RowAnswer]) -> AsyncGenerator[RowAnswer, None]:
-    """The answers, but failures of another server, and what was kept behind them, only when it has answered a later
-    row, or at the end: if too many follow each other, or the last say that it loads or is not there, it is down, and
-    their rows are still to be asked. Raises RunError then."""
-    failing, failures, size, is_well = list[RowAnswer](), 0, 0, False
-    async for row, status, body in answers:
-        if (status == 408 or status >= 500) and isinstance(body, Mapping) and body["error"]["code"] == ELSEWHERE:
-            failing.append((row.named(), status, body))
-            failures += 1
-            if failures == MOST_FAILING:
-                said = f"{MOST_FAILING} rows failed one after another, so they stay open; run it again later"
-                raise RunError(f"{said} ({_message(body)})")
-            continue
-        if failing and isinstance(body, Kept) and size < MOST_HELD_BYTES:
-            failing.append((row.named(), status, body))
-            size += LINE_BYTES
-            continue
-        for one in failing:
-            yield one
-        failing.clear()
-        failures = size = 0
-        is_well = is_well or not isinstance(body, Kept)
-        yield row, status, body
-    # One row alone that fails would hold open for ever what is kept behind it.
-    is_last = bool(failing) and (not isinstance(failing[-1][2], Kept) or (failures > 1 and not is_well))
-    for one in failing:
-        if is_last and one[1] in (502, 503) and isinstance(one[2], Mapping):
-            said = "the last rows failed, so they stay open; run it again later, or edit them if it is they that fail"
-            raise RunError(f"{said} ({_message(one[2])})")
-        yield one
+def _waiting(body: Body) -> int:
+    """Bytes of an answer that waits for an earlier one, about."""
+    return LINE_BYTES + (len(body) if isinstance(body, bytes) else 0)
 
 
 async def _write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections import deque
@@ -58,7 +59,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--answered", metavar="FILE.jsonl", help=answered)
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
-    at_once = "rows under way, at most 4096 (default: 64); an answer of --backend has at most 512 MiB / N"
+    at_once = "answers under way, at most 4096 (default: 64); one of --backend has at most 512 MiB / N"
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help=at_once)
     backend_flags(parser)
     model_flags(parser)
@@ -111,8 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
             note(line)
         if done.errors > len(done.failed):
             note(f"and {done.errors - len(done.failed)} more, each with its error in {arguments.target}")
-        if done.errors and not needs_ray(str(arguments.target)):
-            again = f"redraft run {arguments.source} MENDED.jsonl --answered {arguments.target}"
+        if done.errors and not isinstance(arguments.target, Path):
+            mended = arguments.target.with_stem(f"{arguments.target.stem}-mended")
+            again = shlex.join(map(str, ("redraft", "run", arguments.source, mended, "--answered", arguments.target)))
             note(f"once they are mended, {again} asks these rows alone (with the other options as they were)")
     return SOME_WRONG if done.errors else 0
 
@@ -183,13 +185,17 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     all ends the run, to be resumed."""
     from redraft.cli.earlier import earlier_of
     from redraft.cli.row import with_images
-    from redraft.cli.rows import ELSEWHERE, MOST_ANSWERS_BYTES, answer_rows
+    from redraft.cli.rows import MOST_ANSWERS_BYTES, answer_rows
     from redraft.measure.remote import MOST_BYTES, Remote, StatusError, encoded
+    from redraft.server.http.connections import room_for
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row
 
+    if (most := room_for(arguments.at_once)) < arguments.at_once:
+        said = f"--at-once is {arguments.at_once}, and the system lets this process open {most} connections"
+        raise RequestError(f"{said}; ask fewer at once, or raise ulimit -n")
     # What waits for an earlier row is held.
-    each = MOST_ANSWERS_BYTES // max(1, arguments.at_once)
+    each = MOST_ANSWERS_BYTES // arguments.at_once
     remote, settings = Remote(backend, most_bytes=min(MOST_BYTES, each)), _settings(arguments)
     before = earlier_of(arguments.answered, arguments.source, arguments.target, settings)
 
@@ -208,7 +214,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
         try:
             return 200, await remote.post(path.removeprefix("/v1/"), plain)
         except StatusError as error:
-            raise ApiError(error.status, str(error), code=ELSEWHERE) from None
+            raise ApiError(error.status, str(error), code="elsewhere") from None
 
     with before as earlier, _bar(rows) as report:
         return answer_rows(

@@ -31,6 +31,7 @@ from redraft.engine.prefixes import Chain
 from redraft.engine.request import Logprobs, ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import SoftTokens
+from redraft.options import MOST_STEPS_IN_ALL
 from redraft.shapes import Float, Int, Tensor
 
 WIDTH_STEP = 16
@@ -203,6 +204,7 @@ class CanvasSequence(Sequence):
 
     settled_rows    canvas rows of the blocks emitted
     counted     steps of this canvas emitted with earlier blocks, on a canvas that flows
+    spent       steps of all canvases
     timing  chooses the rules of a request that has a time to keep
     logits  of the last step, [canvas, vocab], kept for a request that asks for log-probabilities
     """
@@ -210,6 +212,7 @@ class CanvasSequence(Sequence):
     canvas: Canvas = field(init=False)
     settled_rows: int = 0
     counted: int = 0
+    spent: int = 0
     timing: Timing | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
 
@@ -267,10 +270,10 @@ class CanvasSequence(Sequence):
     def stepped(self, canvas: Canvas) -> list[Event]:
         """The canvas after a step: what to emit, and the next canvas if this one has settled."""
         events: list[Event] = [draft_event(self.blocks, canvas)] if self.drafts else []
-        self.canvas = canvas
+        self.canvas, self.spent = canvas, self.spent + 1
         if self.request.end_aware:
             self._drop_tail()
-        released = self.policy.plan.released(self.canvas, self.policy.max_steps)
+        released = self.policy.plan.released(self.canvas, self._most_steps)
         if released:
             events += self._release(released)
         if self.timing is not None:
@@ -281,6 +284,11 @@ class CanvasSequence(Sequence):
         if self.deadline is None:  # a deadline may still read them; of a long vocabulary each takes 268 MB
             self.logits, self.canvas = None, replace(self.canvas, conditioned=None)
         return events
+
+    @property
+    def _most_steps(self) -> int:
+        """Of this canvas."""
+        return self.policy.max_steps if self.spent < MOST_STEPS_IN_ALL else 1
 
     def _drop_tail(self) -> None:
         """Stop computing what stands behind an end token that has stood for a step; one position behind it stays."""
@@ -306,7 +314,7 @@ class CanvasSequence(Sequence):
 
     def _release(self, rows: int) -> list[Event]:
         """The first `rows` positions are finished: emit them, and let the next canvas follow if one is needed."""
-        in_time = self.canvas.settled or self.canvas.oldest < self.policy.max_steps
+        in_time = self.canvas.settled or self.canvas.oldest < self._most_steps
         block, ended = self._block(rows, settled=in_time)
         self.left -= len(block.tokens)
         if self.goal is not None and (language := self.request.language) is not None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import httpx2
@@ -23,6 +25,16 @@ from redraft.errors import RedraftError, RequestError, RunError
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
 BREAKS_SEC = (0.5, 2.0, 0.0)
 """Pauses behind answers that broke off."""
+AWAY_SEC = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses between looks at a server that has answered and does not any more, and so may be back soon."""
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "completions": {"prompt": "Hi"},
+}
+"""What a server answers that answers anything: it tells a server's failure from one at a row."""
+MOST_SHOWN = 4000  # characters of an error that are looked at
+MOST_VALUES = 2**22
+"""Of an answer: each takes some hundred bytes where it is read."""
 LATE = 504
 """The status of a request that had no answer in time, which no server has sent."""
 MOST_BYTES = 2**26
@@ -85,11 +97,17 @@ class Remote:
         self.backend, self.where, self._model = backend, backend.base_url, backend.model
         self._most_bytes = most_bytes  # of one answer
         self._answered = 0.0  # when the last answer began
+        self._good: object = None  # a model that has answered
+        self._looking = asyncio.Lock()
+        self._looked = self._back = -math.inf  # when it was last found to answer, and to do so again
+        self._over: RedraftError | None = None  # what ends the run
         headers = {"content-type": "application/json"}
         headers |= {"authorization": f"Bearer {backend.key}"} if backend.key else {}
         timeout = httpx2.Timeout(backend.seconds, connect=min(10.0, backend.seconds))
         every = httpx2.Limits(max_connections=None)  # who waited for one would lose its time; callers bound them
         self._client = httpx2.AsyncClient(base_url=backend.base_url, headers=headers, timeout=timeout, limits=every)
+        # No cookies: each would go with every later request.
+        self._client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.aclose = self._client.aclose
 
     async def ask(self, prompt: str | Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> Reply:
@@ -122,29 +140,66 @@ class Remote:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
-        much when it is read. Raises as `ask`; FailedError also where a server that still names its models breaks off at
-        this body again and again."""
+        much when it is read. Raises a StatusError where the server fails at this body or refuses it, and answers
+        others; where it answers none, RequestError for a lasting refusal, else RunError."""
         for pause in BREAKS_SEC:
             try:
                 return await self._posted(path, body)
-            except BrokenError as error:
-                if not await self._is_well():
+            except RefusedError as error:
+                if _is_own(error.status):
                     raise
-                said, is_long = str(error), isinstance(error, LongError)
+                problem: RedraftError = error
+            except (FailedError, BrokenError) as error:
+                problem = error
+            if await self._is_well(path, problem) and isinstance(problem, StatusError):  # tried again already
+                raise problem
             await asyncio.sleep(pause)
-        raise FailedError(said, 500 if is_long else 502)  # the second may be of a server that is not there yet
+        if isinstance(problem, StatusError):
+            raise problem
+        raise FailedError(str(problem), 500 if isinstance(problem, LongError) else 502)
 
-    async def _is_well(self) -> bool:
-        """Whether the server names its models."""
-        with suppress(RedraftError):
+    async def _is_well(self, path: str, problem: RedraftError) -> bool:
+        """Whether a server that has just failed was well then: it answers something else now, and did all the time.
+        Raises what ends the run if it answers nothing."""
+        failed = time.monotonic()
+        async with self._looking:
+            if self._over is not None:
+                raise self._over
+            if self._looked < failed:
+                may_pass = self._good is not None and not isinstance(problem, RefusedError)
+                for pause in (*(AWAY_SEC if may_pass else ()), None):
+                    if await self._answers(path):
+                        break
+                    self._back = math.inf
+                    if pause is None or time.monotonic() > failed + sum(AWAY_SEC):
+                        ends = RequestError if isinstance(problem, RefusedError) else RunError
+                        self._over = ends(f"{problem} (and nothing else is answered, so the rows stay open)")
+                        raise self._over
+                    await asyncio.sleep(pause)
+                self._looked = time.monotonic()
+                self._back = min(self._back, self._looked)
+        return self._back < failed
+
+    async def _answers(self, path: str) -> bool:
+        """Whether the server answers a small request, with the model that has answered; where none is known, whether it
+        names its models."""
+        try:
+            if (model := self._good or self._model) is not None:
+                await self._posted(path, {"model": model, **SMALL[path], "max_tokens": 1}, MOST_BYTES)
+                return True
             async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
                 return isinstance(json.loads(await self._whole(answer, MOST_BYTES))["data"], list)
-        return False
+        except RefusedError as error:
+            return _is_own(error.status)
+        except (FailedError, BrokenError):
+            return False
 
-    async def _posted(self, path: str, body: Mapping[str, Any]) -> bytes:
+    async def _posted(self, path: str, body: Mapping[str, Any], most: int | None = None) -> bytes:
         named = body if "model" in body else {"model": await self._name(), **body}
         async with self._errors() as clock, self._sent(clock, "POST", path, named) as answer:
-            data = await self._whole(answer)
+            data = await self._whole(answer, most)
+            if sum(map(data.count, b",[{")) > MOST_VALUES:
+                raise LongError(f"{self.where} answered with over {MOST_VALUES} values; ask for less")
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
@@ -155,6 +210,7 @@ class Remote:
             raise _refused(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, said)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
             raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
+        self._good = named["model"]
         return data
 
     async def _name(self) -> str:
@@ -244,19 +300,20 @@ class Remote:
 
     def _shown(self, said: object) -> str:
         """Another program's words, fit for one line; the key is masked before the text is cut."""
-        found = str(said).replace(self.backend.key or "\0", "[the key]")
+        most = MOST_SHOWN + len(self.backend.key)
+        found = str(said)[:most].replace(self.backend.key or "\0", "[the key]")[:MOST_SHOWN]
         return "".join(one if one.isprintable() else " " for one in found).strip()[:300]
 
 
-def _refused(status: int, said: str) -> RedraftError:
+def _refused(status: int, said: str) -> StatusError:
     """A status other than 200 as an error of ours."""
-    if status == 429:  # it is the client that asks too much, whatever the request
-        return RunError(said)
-    if status in (401, 403):  # nor does the key depend on the request
-        return RequestError(said)
-    if status < 400:  # nor that the server is elsewhere
-        return RequestError(f"{said}; look at the URL")
+    said = f"{said}; look at the URL" if status < 400 else said
     return (FailedError if status in RETRIED else RefusedError)(said, status)
+
+
+def _is_own(status: int) -> bool:
+    """Whether a refusal is of one request, whatever a server says to others; of 403 and its like only others tell."""
+    return 400 <= status < 500 and status not in (401, 402, 403, 404, 408, 429)
 
 
 def count_of(usage: Any, name: str) -> int | None:

@@ -37,12 +37,16 @@ _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
 _SEVERAL = re.compile(
     r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*"
-    r"|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*|(?:env|exec|nohup|sudo|time|(?:ba|z)?sh|node|np[mx]|yarn|pnpm|bun|deno|python[\d.]*"
-    r"|uv|uvicorn|gunicorn|flask|java|ruby|rails|bundle|php|go|cargo|dotnet|docker|podman|make|redraft)\s+\S.*"
-    r"|[a-z][\w.-]*\s(?:.*\s)?(?:--?[A-Za-z]|[.~]{0,2}/\w).*)",
+    r"|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*|[a-z][\w.-]*\s(?:.*\s)?(?:--?[A-Za-z]|[.~]{0,2}/\w|\S+[./:]\w).*)",
     re.DOTALL | re.ASCII,
 )
 """Behind `KEY=`, what a shell reads more of than one value: other settings, and a command."""
+_PERHAPS = re.compile(
+    r"-?\d[\d.]*\s+(?!(?:to|per|of|or|and|in|at|on|by|x|o|an?|the|days?|hours?|h|min(?:utes?)?|s(?:ec(?:onds?)?)?|[kmgt]i?b"
+    r"|items?)\b)[a-z][\w.-]*\s+\S.*",
+    re.DOTALL | re.ASCII,
+)
+"""Behind a key in capitals, what is a command or else is left, which is named."""
 _OPENED = re.compile(r"[ \t]*(?:- +|export )?[A-Za-z_][\w.-]*(?:[ \t]*=[ \t]*(?=[`$])|=)(`|\$\(|\{(?=\S))", re.ASCII)
 _IS_PATH = re.compile(r"[\w.%]:?\\+\w|[A-Za-z]:/|[=:]\s*\\+(?:\w|$)|%\\$")
 _NOT_ON = re.compile(r"[ \t]*(?:[#;]|//|(?:- +)?[\w.-]+:[ \t])|[^#;]*\s[#;]\s")
@@ -175,7 +179,8 @@ def member_of(line: str) -> Member | None:
         is_exported = "export" in found["lead"]
         is_named = is_exported or _OF_SHELL.fullmatch(key) or (key.isidentifier() and _COMMANDED.search(written))
         is_shell = found["sep"] == "=" and is_named
-        if is_shell and (_SEVERAL.fullmatch(written) or (is_exported and " " in written)):
+        is_several = _SEVERAL.fullmatch(written) or (key.isupper() and _PERHAPS.fullmatch(written))
+        if is_shell and (is_several or (is_exported and " " in written)):
             return None
         value, is_bare = written, True
     if isinstance(value, dict | list):
@@ -190,7 +195,7 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     case and signs alone, as max_retries and maxRetries, the one that it spells as it is."""
     instruction, _ = hidden(instruction)
     said, clauses = words_of(instruction), CUTS.split(instruction)
-    found, heads, unread = dict[str, list[tuple[int, Member]]](), set[str](), set[str]()
+    found, heads, unread = dict[str, list[tuple[int, Member]]](), set[str](), dict[str, str]()
     for i, line in enumerate(lines):
         if isinstance(line, Member):
             found.setdefault(line.name, []).append((i, line))
@@ -199,7 +204,7 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
             keyed, opens = KEYED.fullmatch(line), OPENS.fullmatch(bare) or bare.startswith("- ")
             heads |= words_of(bare[:MOST_NAME] if opens else keyed["key"] if keyed else "")
             if keyed or opens:
-                unread.add((keyed["key"] if keyed else bare).strip('[]{}:" ').lower())
+                unread[(keyed["key"] if keyed else bare).strip('[]{}:" ').lower()] = line
     chosen = dict[int, Member]()
     for name, some in found.items():
         own = " ".join(clause for clause in clauses if shared(name, words_of(clause)))
@@ -225,18 +230,9 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
     }
     if meant := [words_of(key) for key in unread if key and _is_spelled(key, instruction.lower())]:
         # PORTS=[80, 90] is meant, which nothing here reads, and no DB_PORTS.
-        others = [(words_of(one.name), str(one.value)) for one in kept.values()]
-        is_other = [
-            any(
-                len(key) < len(one)
-                and all(shared(word, one) for word in key)
-                and not any(shared(word, said) for word in one if not shared(word, key))
-                and not _is_spelled(value, instruction)
-                for key in meant
-            )
-            for one, value in others
-        ]
-        kept = {i: one for (i, one), other in zip(kept.items(), is_other, strict=True) if not other}
+        beside = "\n".join(unread.values())
+        stated = {i for i, one in kept.items() if _is_stated(one, instruction) and not _is_stated(one, beside)}
+        kept = {i: one for i, one in kept.items() if i in stated or not any(_has_more(one, key, said) for key in meant)}
     alike = Counter(_loose(one.name) for one in kept.values())
     return {i: one for i, one in sorted(kept.items()) if alike[_loose(one.name)] == 1}
 
@@ -244,6 +240,20 @@ def members_meant(lines: Sequence[str | Member], instruction: str) -> dict[int, 
 def _loose(name: str) -> str:
     """A name as instructions say it, in any case and with any signs between its words."""
     return re.sub(r"[\W_]+", "", name).lower()
+
+
+def _has_more(one: Member, key: frozenset[str], said: frozenset[str]) -> bool:
+    """Whether a member's name has the words of a key, and others that nobody said."""
+    words = words_of(one.name)
+    others = [word for word in words if not shared(word, key)]
+    return (
+        len(key) < len(words) and all(shared(word, words) for word in key) and not any(shared(w, said) for w in others)
+    )
+
+
+def _is_stated(one: Member, text: str) -> bool:
+    """Whether a text has a member's value, letter for letter."""
+    return re.search(rf"(?<![\w.-]){re.escape(str(one.value))}(?![\w-]|\.\w)", text) is not None
 
 
 def _is_spelled(name: str, instruction: str) -> bool:

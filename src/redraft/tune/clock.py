@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from bisect import bisect_left
 
 from msgspec.structs import replace
 
@@ -11,7 +11,6 @@ from redraft.tune.recipe import Recipe
 
 FLAT = 0.55
 """The share of the time after which the rate falls, as nano was trained."""
-RECENT = 50  # steps by which the time of one is told
 UNKNOWN = 10**9  # steps, while none has been timed
 
 
@@ -24,7 +23,7 @@ class Clock:
 
     def __init__(self, recipe: Recipe, seconds: float) -> None:
         self._seconds, self._began = seconds, time.monotonic()
-        self._ends = deque([self._began], maxlen=RECENT)
+        self._ends = list[float]()
         self._is_chosen = False
         train = replace(recipe.train, steps=UNKNOWN, decay_steps=recipe.train.decay_steps or 1)
         self.recipe = replace(recipe, train=train)
@@ -34,9 +33,11 @@ class Clock:
         train, now = self.recipe.train, time.monotonic()
         if self._is_chosen:
             return train.encode_steps + train.steps
-        each = max(1e-6, (now - self._ends[0]) / len(self._ends))
         self._ends.append(now)
-        left = max(1, round((self._began + self._seconds - now) / each))
+        # Of the later half of the time, in which no model is loaded any more and a probe counts by its share.
+        recent = self._ends[max(0, bisect_left(self._ends, (self._began + now) / 2) - 1) :]
+        since, count = (recent[0], len(recent) - 1) if len(recent) > 1 else (self._began, len(self._ends))
+        left = max(1, round((self._began + self._seconds - now) * count / max(1e-6, now - since)))
         if now - self._began >= FLAT * self._seconds:
             train = replace(train, steps=step + left - train.encode_steps, decay_steps=left)
             self.recipe, self._is_chosen = replace(self.recipe, train=train), True

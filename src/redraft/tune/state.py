@@ -238,6 +238,8 @@ def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
         raise _unusable(path, error) from None
     if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
         said = _other(saved.get(_RECIPE), fixed(recipe, saved["step"]))
+        if "train.decay_steps was" in said:  # 0 is a cosine, and so no clock
+            said += "; a run that began with --minutes goes on with it, and one without goes on without"
         remedy = (
             f"change it back, or choose another --out folder (start = {str(path.parent)!r} goes on from its weights)"
         )
