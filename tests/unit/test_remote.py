@@ -94,7 +94,7 @@ class Stub:
             if line[1].endswith("/models"):
                 connection.sendall(reply(self.models))
                 return
-            body = json.loads(raw)
+            body, self.path = json.loads(raw), line[1]
             if body.get("max_tokens") == 1:
                 (self.well or self.acts[0])(self, connection.sendall)
                 return
@@ -384,7 +384,7 @@ def test_an_answer_without_choices_is_an_error_of_its_row(
 def test_a_row_at_which_the_server_fails_is_that_rows_error(status: int, tmp_path: Path, shell: Shell) -> None:
     """It ended the run, and so did the same command again, so that later rows were never asked."""
     place, out = write_plain(tmp_path, 3)
-    fails = says(reply({"error": {"message": "no"}}, f"{status} No", "retry-after: 0"))
+    fails = says(reply({"error": {"message": "no"}}, f"{status} No", *["retry-after: 0"] * (status != 503)))
     with Stub([WHOLE, *[fails] * 4, WHOLE]) as stub:
         shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
         assert len(stub.seen) == 6
@@ -408,7 +408,7 @@ def test_rows_stay_open_where_a_server_fails_at_each_or_is_not_there_yet(
 ) -> None:
     """Five rows that met a server as it loaded its model were errors for good."""
     place, out = write_plain(tmp_path, rows)
-    fails = says(reply({"error": {"message": "Loading model"}}, status, "retry-after: 0"))
+    fails = says(reply({"error": {"message": "Loading model"}}, status, *["retry-after: 0"] * (status[:3] != "503")))
     with Stub([WHOLE, fails]) as stub:
         words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
         assert said in shell(words, 1).err
@@ -466,7 +466,7 @@ DENIED = {"error": {"message": "no"}}
         (reply({"error": {"code": 403}}), 403),
         (reply(DENIED, "404 No"), 404),
         (reply(b"", "302 Found"), 302),
-        (reply(DENIED, "503 No", "retry-after: 0"), 503),
+        (reply(DENIED, "500 No", "retry-after: 0"), 500),
     ],
 )
 @pytest.mark.parametrize("before", [1, 0])
@@ -475,12 +475,50 @@ def test_a_row_that_alone_is_denied_ends_no_run(
 ) -> None:
     """As what stands before a server does with odd texts: every run ended at the same row, and 20 such rows, one
     behind the other, could not be passed at all."""
-    place, out = write_plain(tmp_path, before + 25)
-    tries = 4 if status in (429, 503) else 1
-    with Stub([*[WHOLE] * before, *[says(answer)] * 24 * tries, WHOLE], well=WHOLE) as stub:
+    tries, rows = (4 if status in (429, 500) else 1), (2 if status == 429 else 24)
+    place, out = write_plain(tmp_path, before + rows + 1)
+    with Stub([*[WHOLE] * before, *[says(answer)] * rows * tries, WHOLE], well=WHOLE) as stub:
         words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
         shell([*words, "--model", "m"], 3)
-    assert statuses_of(out) == [*[200] * before, *[status] * 24, 200]
+    assert statuses_of(out) == [*[200] * before, *[status] * rows, 200]
+
+
+def test_a_row_of_a_kind_that_a_server_has_not_ends_no_run(tmp_path: Path, shell: Shell) -> None:
+    """It was taken for the server's failure, for it had no small request of that kind either."""
+    place, out = write_plain(tmp_path, 4)
+    lines = place.read_text().splitlines()
+    place.write_text("\n".join([*lines[:2], '{"prompt": "a"}', lines[3]]) + "\n")
+
+    def chats(stub: Stub, write: Write) -> None:
+        write(reply(DENIED, "404 No") if stub.path.endswith("/v1/completions") else reply({"choices": [{}]}))
+
+    with Stub([chats], well=chats) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 3)
+    assert statuses_of(out) == [200, 200, 404, 200]
+
+
+def test_a_server_that_is_asked_too_much_is_waited_for(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At five requests a second, 216 of 300 rows had a 429 for an answer."""
+    monkeypatch.setattr("redraft.measure.remote.BUSY_SEC", 60.0)
+    place, out = write_plain(tmp_path, 2)
+    with Stub([WHOLE, *[says(reply(DENIED, "429 Later"))] * 6, WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 0)
+        assert len(stub.seen) == 8
+
+
+@pytest.mark.parametrize("number", ["1e400", "Infinity", "-1", "true", '"x"', "[1]"])
+def test_whatever_a_row_says_of_its_answers_ends_no_run(number: str, tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 3)
+    lines = place.read_text().splitlines()
+    place.write_text("\n".join([lines[0], f'{{"prompt": "a", "n": {number}}}', lines[2]]) + "\n")
+    with Stub([WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--model", "m"]
+        main(words)
+    assert [status for i, status in enumerate(statuses_of(out)) if i != 1] == [200, 200]
 
 
 def test_rows_that_fail_while_a_server_is_away_are_asked_again(
@@ -552,7 +590,8 @@ def test_a_row_of_several_answers_counts_as_so_many(tmp_path: Path) -> None:
     ]
     counts = [3, 3, 3, 1]
     assert [answers_of(row.encode()) for row in rows] == counts
-    assert [answers_of(row) for row in (b'{"n": 1e9}', b'{"n": "x"}', b'{"prompt": []}', b'"n"')] == [64, 1, 1, 1]
+    assert [answers_of(row) for row in (b'{"n": 9999}', b'{"n": "x"}', b'{"prompt": []}', b'"n"')] == [64, 1, 1, 1]
+    assert answers_of(rb'{"\u006e": 8, "prompt": "a"}') == 8
     (tmp_path / "in").write_text("\n".join(rows * 5) + "\n")
     under_way, most = 0, 0
 
@@ -658,6 +697,7 @@ def test_flags_that_need_each_other(shell: Shell) -> None:
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", ())
+    monkeypatch.setattr("redraft.measure.remote.BUSY_SEC", 0.0)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -801,7 +841,7 @@ def test_what_is_kept_is_no_sign_that_a_server_is_well(status: str, tmp_path: Pa
     with Stub([WHOLE, *[bad, WHOLE] * 29, WHOLE]) as stub:
         shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
     words += ["--answered", str(out)]
-    with Stub([says(reply({"error": {"message": "no"}}, status, "retry-after: 0"))]) as stub:
+    with Stub([says(reply({"error": {"message": "no"}}, status))]) as stub:
         said = shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 1).err
     assert "nothing else is answered, so the rows stay open" in said
     assert statuses_of(mended) == [200]
@@ -869,7 +909,7 @@ def test_rows_of_a_server_that_answers_nothing_stay_open_whatever_is_kept(tmp_pa
     with Stub([WHOLE, bad, WHOLE, bad, WHOLE]) as stub:
         shell(["run", str(place), str(out), *words, "--base-url", stub.url], 3)
     words += ["--answered", str(out)]
-    with Stub([says(reply({"error": {"message": "loading"}}, "503 No", "retry-after: 0"))]) as stub:
+    with Stub([says(reply({"error": {"message": "loading"}}, "503 No"))]) as stub:
         shell(["run", str(place), str(mended), *words, "--base-url", stub.url], 1)
     assert statuses_of(mended) == [200]
     with Stub([WHOLE]) as stub:

@@ -61,7 +61,7 @@ def check_length(row: Row) -> None:
         raise ApiError(400, f"the row has {row.size} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
 
 
-_SEVERAL = re.compile(rb'"n"|"best_of"|"prompt"\s*:\s*\[')
+_SEVERAL = re.compile(rb'"n"|"prompt"\s*:\s*\[|\\u')
 """What a row has that asks for several answers."""
 
 
@@ -72,9 +72,9 @@ def answers_of(row: bytes) -> int:
     with suppress(ValueError, RecursionError, AttributeError, TypeError, LookupError):
         found = read_json(row)
         body = found.get("body", found)
-        prompts = body.get("prompt")
+        prompts, each = body.get("prompt"), body.get("n")
         several = len(prompts) if isinstance(prompts, list) and isinstance(prompts[0], str | list) else 1
-        return min(max(1, int(body.get("n") or 1)) * max(1, several), MOST_ANSWERS)
+        return min(max(1, each if type(each) is int else 1) * max(1, several), MOST_ANSWERS)
     return 1
 
 

@@ -23,6 +23,8 @@ import httpx2
 from redraft.errors import RedraftError, RequestError, RunError
 
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
+BUSY_SEC = 60.0
+"""How long a server is waited for that is asked too much and does not say when to come back, since its last answer."""
 BREAKS_SEC = (0.5, 2.0, 0.0)
 """Pauses behind answers that broke off."""
 AWAY_SEC = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -97,7 +99,7 @@ class Remote:
         self.backend, self.where, self._model = backend, backend.base_url, backend.model
         self._most_bytes = most_bytes  # of one answer
         self._answered = 0.0  # when the last answer began
-        self._good: object = None  # a model that has answered
+        self._good = dict[str, object]()  # by its path, a model that has answered
         self._looking = asyncio.Lock()
         self._looked = self._back = -math.inf  # when it was last found to answer, and to do so again
         self._over: RedraftError | None = None  # what ends the run
@@ -166,9 +168,11 @@ class Remote:
             if self._over is not None:
                 raise self._over
             if self._looked < failed:
-                may_pass = self._good is not None and not isinstance(problem, RefusedError)
-                for pause in (*(AWAY_SEC if may_pass else ()), None):
-                    if await self._answers(path):
+                for pause in (*(AWAY_SEC if self._good else ()), None):  # else it may be no such server
+                    # One row's path or model may be refused, and others not.
+                    if await self._answers(path) or await self._answers(*(SMALL.keys() - {path})):
+                        break
+                    if self._looked >= failed:  # another row's answer was as good
                         break
                     self._back = math.inf
                     if pause is None or time.monotonic() > failed + sum(AWAY_SEC):
@@ -176,15 +180,16 @@ class Remote:
                         self._over = ends(f"{problem} (and nothing else is answered, so the rows stay open)")
                         raise self._over
                     await asyncio.sleep(pause)
-                self._looked = time.monotonic()
-                self._back = min(self._back, self._looked)
+                self._looked = max(self._looked, now := time.monotonic())
+                self._back = min(self._back, now)
         return self._back < failed
 
     async def _answers(self, path: str) -> bool:
         """Whether the server answers a small request, with the model that has answered; where none is known, whether it
         names its models."""
         try:
-            if (model := self._good or self._model) is not None:
+            known = next(iter(self._good.values()), self._model)
+            if (model := self._good.get(path, known)) is not None:
                 await self._posted(path, {"model": model, **SMALL[path], "max_tokens": 1}, MOST_BYTES)
                 return True
             async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
@@ -195,7 +200,7 @@ class Remote:
             return False
 
     async def _posted(self, path: str, body: Mapping[str, Any], most: int | None = None) -> bytes:
-        named = body if "model" in body else {"model": await self._name(), **body}
+        named, sent = body if "model" in body else {"model": await self._name(), **body}, time.monotonic()
         async with self._errors() as clock, self._sent(clock, "POST", path, named) as answer:
             data = await self._whole(answer, most)
             if sum(map(data.count, b",[{")) > MOST_VALUES:
@@ -210,7 +215,7 @@ class Remote:
             raise _refused(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, said)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
             raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
-        self._good = named["model"]
+        self._good[path], self._looked = named["model"], max(self._looked, sent)
         return data
 
     async def _name(self) -> str:
@@ -236,7 +241,7 @@ class Remote:
     ) -> AsyncIterator[httpx2.Response]:
         """A response with status 200, tried again where another status may pass. One that says when to come back is
         waited for, and off the clock, as long as other requests are answered."""
-        content, began, tries, waits = None if body is None else encoded(body), time.monotonic(), 0, 0
+        content, began, waits = None if body is None else encoded(body), time.monotonic(), 0
         while True:
             bare = self._client.base_url.path == "/"  # now: others change it meanwhile
             async with self._client.stream(method, path, content=content) as answer:
@@ -247,11 +252,11 @@ class Remote:
                 if answer.status_code == 404 and bare:  # a URL that lacks its /v1
                     self._client.base_url = self._client.base_url.join("/v1/")
                     continue
-                after = answer.headers.get("retry-after", "")
-                waits, is_busy = waits + 1, answer.status_code == 429 and after != ""
-                tries += not is_busy
-                patient = time.monotonic() < max(began, self._answered) + self.backend.seconds
-                if not (patient if is_busy else answer.status_code in RETRIED and tries < TRIES):
+                after, status = answer.headers.get("retry-after", ""), answer.status_code
+                waits, is_busy = waits + 1, status == 429 or (status == 503 and after != "")
+                most = self.backend.seconds if after else min(self.backend.seconds, BUSY_SEC)
+                is_patient = is_busy and time.monotonic() < max(began, self._answered) + most
+                if not (is_patient or (status in RETRIED and waits < TRIES)):
                     raise await self._refusal(answer)
             pause = min(30.0, float(after)) if after.isdecimal() else 2.0 ** (min(waits, TRIES) - 3)
             if is_busy:  # who asks again at once for ever is no help
