@@ -538,6 +538,17 @@ def test_rows_that_fail_while_a_server_is_away_are_asked_again(
     assert statuses_of(out) == [200] * 8
 
 
+def test_a_server_that_refuses_a_small_request_for_its_form_is_well(tmp_path: Path, shell: Shell) -> None:
+    """As some do to `max_tokens`."""
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, says(reply(DENIED, "403 No")), WHOLE], well=says(reply(DENIED, "400 No"))) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        said = shell([*words, "--model", "m"], 3).err
+    assert statuses_of(out) == [200, 403, 200]
+    mended = out.with_stem("out-mended")
+    assert f"once they are mended, redraft run {place} {mended} --answered {out} asks these rows alone" in said
+
+
 def test_a_servers_cookies_are_not_kept(tmp_path: Path, shell: Shell) -> None:
     """Each went with every later request: 381 rows took 900 MB."""
     place, out = write_plain(tmp_path, 3)
@@ -578,6 +589,41 @@ def test_a_row_that_is_slow_holds_up_none_behind_it(tmp_path: Path) -> None:
 
     assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=4).rows == 60
     assert most == 4
+
+
+def test_a_run_goes_on_at_full_width_behind_long_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written waits no more."""
+    monkeypatch.setattr("redraft.cli.rows.MOST_HELD_BYTES", 50_000)
+    (tmp_path / "in").write_text('{"prompt": "a"}\n' * 60)
+    under_way, widths = 0, list[int]()
+
+    async def answered(row: bytes, number: int) -> tuple[int, bytes]:
+        nonlocal under_way
+        under_way += 1
+        await asyncio.sleep(0.001)
+        widths.append(under_way)
+        under_way -= 1
+        return 200, b'{"a": "' + b"b" * 3000 + b'"}'
+
+    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=4).rows == 60
+    assert max(widths[40:]) == 4
+
+
+def test_a_row_that_ends_the_run_lets_no_further_one_begin(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"prompt": "a"}\n' * 60)
+    begun = 0
+
+    async def answered(row: bytes, number: int) -> tuple[int, bytes]:
+        nonlocal begun
+        begun += 1
+        if number == 2:
+            raise RunError("over")
+        await asyncio.sleep(0.2 if number == 0 else 0)
+        return 200, b"{}"
+
+    with pytest.raises(RunError, match="over"):
+        answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=4)
+    assert begun <= 6
 
 
 def test_a_row_of_several_answers_counts_as_so_many(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ from redraft.tasks import Example
 from redraft.tune import base, objective
 from redraft.tune import train as trainer
 from redraft.tune.base import read_base
+from redraft.tune.clock import Clock
 from redraft.tune.compiled import compile_parts
 from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
@@ -557,6 +559,17 @@ class Ticks:
     def monotonic(self) -> float:
         self.now += 1.0
         return self.now
+
+
+def test_the_time_of_a_step_is_told_without_the_load(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 10 s behind a load of 60: the run ended after 250 s of 300."""
+    ticks = [0.0, *(60.0 + 10 * i for i in range(1, 99))]
+    monkeypatch.setattr("redraft.tune.clock.time", SimpleNamespace(monotonic=lambda: ticks.pop(0)))
+    clock = Clock(recipe, 300)
+    step = 0
+    while (last := clock.after(step := step + 1)) > step:
+        pass
+    assert last == step == 24
 
 
 def test_a_run_by_the_clock_is_the_run_of_the_steps_that_it_chose(

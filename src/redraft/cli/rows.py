@@ -33,8 +33,9 @@ MOST_ANSWER_BYTES, LINE_BYTES = 2**28, 1000
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'  # how every line of an output begins
 
-MOST_AT_ONCE, MOST_ANSWERS_BYTES, MOST_WAITING = 4096, 2**29, 4096
-"""Rows under way, the bytes of the answers of another server to them together, and rows behind one that is slow."""
+MOST_AT_ONCE, MOST_ANSWERS_BYTES, AHEAD = 4096, 2**29, 16
+"""Rows under way, the bytes of the answers of another server to them together, and how many times as many rows may be
+begun behind one that is slow: a kill loses their answers."""
 
 Body = Union[Mapping[str, Any], bytes, "Kept"]
 """What answers a row, or its JSON, which takes less where it waits for earlier rows."""
@@ -245,16 +246,18 @@ async def _each(
             count = answers_of(row.data)
             while begun and (
                 begun[0].done()
-                or (stops or held > MOST_HELD_BYTES or len(begun) >= max(MOST_WAITING, at_once))
-                or (under_way and under_way + count > at_once)
+                or stops
+                or held > MOST_HELD_BYTES
+                or len(begun) >= AHEAD * at_once
+                or under_way + count > at_once
             ):
-                if not begun[0].done():
+                if begun[0].done():
+                    found = await begun.popleft()
+                    held -= _waiting(found[2])
+                    yield found
+                else:
                     moved.clear()
                     await moved.wait()
-                    continue
-                found = await begun.popleft()
-                held -= _waiting(found[2])
-                yield found
             begun.append(asyncio.create_task(counted(row, number, size, count)))
             under_way, held = under_way + count, held + size
         while begun:

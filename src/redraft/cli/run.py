@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
             note(line)
         if done.errors > len(done.failed):
             note(f"and {done.errors - len(done.failed)} more, each with its error in {arguments.target}")
-        if done.errors and not isinstance(arguments.target, Path):
+        if done.errors and isinstance(arguments.target, Path):
             mended = arguments.target.with_stem(f"{arguments.target.stem}-mended")
             again = shlex.join(map(str, ("redraft", "run", arguments.source, mended, "--answered", arguments.target)))
             note(f"once they are mended, {again} asks these rows alone (with the other options as they were)")
@@ -191,7 +191,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row
 
-    if (most := room_for(arguments.at_once)) < arguments.at_once:
+    if (most := room_for(arguments.at_once, reserve=32)) < arguments.at_once:
         said = f"--at-once is {arguments.at_once}, and the system lets this process open {most} connections"
         raise RequestError(f"{said}; ask fewer at once, or raise ulimit -n")
     # What waits for an earlier row is held.

@@ -113,8 +113,7 @@ class Remote:
         self.aclose = self._client.aclose
 
     async def ask(self, prompt: str | Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> Reply:
-        """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError;
-        a StatusError for what the next request need not meet."""
+        """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError."""
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
         body |= {"model": await self._name()}
@@ -313,7 +312,7 @@ class Remote:
 def _refused(status: int, said: str) -> StatusError:
     """A status other than 200 as an error of ours."""
     said = f"{said}; look at the URL" if status < 400 else said
-    return (FailedError if status in RETRIED else RefusedError)(said, status)
+    return (FailedError if status in RETRIED or status >= 500 else RefusedError)(said, status)
 
 
 def _is_own(status: int) -> bool:

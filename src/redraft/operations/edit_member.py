@@ -37,13 +37,15 @@ _LITERAL = re.compile(r"""(?!["'#;])(?!.*\s[#;])\S(?:.*[^\s\\])?""")
 """Texts that can be the rest of a line, where all of it is one."""
 _SEVERAL = re.compile(
     r".*\s(?:[A-Za-z_]\w*=|&&|\|\|?|[<>]).*"
-    r"|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*|[a-z][\w.-]*\s(?:.*\s)?(?:--?[A-Za-z]|[.~]{0,2}/\w|\S+[./:]\w).*)",
+    r"|-?\d[\d.]*\s+(?:[.~]{0,2}/\S.*|[a-z][\w.-]*\s(?:.*\s)?(?:--?[A-Za-z]|[.~]{0,2}/\w|\S+[./:]\w).*"
+    r"|(?:env|exec|nohup|sudo|time|(?:ba|z)?sh|node|np[mx]|yarn|pnpm|bun|deno|python[\d.]*|uv|uvicorn|gunicorn|flask|java"
+    r"|ruby|rails|bundle|php|go|cargo|dotnet|docker|podman|make|redraft)\s+\S.*)",
     re.DOTALL | re.ASCII,
 )
 """Behind `KEY=`, what a shell reads more of than one value: other settings, and a command."""
 _PERHAPS = re.compile(
     r"-?\d[\d.]*\s+(?!(?:to|per|of|or|and|in|at|on|by|x|o|an?|the|days?|hours?|h|min(?:utes?)?|s(?:ec(?:onds?)?)?|[kmgt]i?b"
-    r"|items?)\b)[a-z][\w.-]*\s+\S.*",
+    r"|items?|ms|mins|hrs|weeks?|months?|years?|times|percent|[ap]m|requests?|users?|frames|inches|px|km)\b)[a-z][\w.-]*\s+\S.*",
     re.DOTALL | re.ASCII,
 )
 """Behind a key in capitals, what is a command or else is left, which is named."""

@@ -35,8 +35,9 @@ class Clock:
             return train.encode_steps + train.steps
         self._ends.append(now)
         # Of the later half of the time, in which no model is loaded any more and a probe counts by its share.
-        recent = self._ends[max(0, bisect_left(self._ends, (self._began + now) / 2) - 1) :]
-        since, count = (recent[0], len(recent) - 1) if len(recent) > 1 else (self._began, len(self._ends))
+        first = max(0, bisect_left(self._ends, (self._began + now) / 2) - 1)
+        count = len(self._ends) - 1 - first
+        since, count = (self._ends[first], count) if count else (self._began, 1)
         left = max(1, round((self._began + self._seconds - now) * count / max(1e-6, now - since)))
         if now - self._began >= FLAT * self._seconds:
             train = replace(train, steps=step + left - train.encode_steps, decay_steps=left)

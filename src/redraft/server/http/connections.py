@@ -62,17 +62,18 @@ def _whole(refusal: ApiError) -> bytes:
     return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def room_for(wanted: int) -> int:
-    """How many connections there may be: those wanted, or what the system allows this process to open."""
+def room_for(wanted: int, reserve: int = RESERVE) -> int:
+    """How many connections there may be: those wanted, or what the system allows this process to open, but for what
+    else it has open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = wanted + RESERVE
+    least = wanted + reserve
     if soft != resource.RLIM_INFINITY and soft < least:
         with suppress(OSError, ValueError):
             resource.setrlimit(
                 resource.RLIMIT_NOFILE, (least if hard == resource.RLIM_INFINITY else min(hard, least), hard)
             )
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return wanted if soft == resource.RLIM_INFINITY else max(16, min(wanted, soft - RESERVE))
+    return wanted if soft == resource.RLIM_INFINITY else max(16, min(wanted, soft - reserve))
 
 
 def guarded(limits: ServerLimits) -> type[H11Protocol]:
