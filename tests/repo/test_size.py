@@ -21,7 +21,7 @@ PART_WALLS = {
     "constraints": 8_870,
     "tasks": 2_770,
     "tune": 4_510,
-    "measure": 2_960,
+    "measure": 2_975,
     "server": 6_920,
     "operations": 5_120,
     "trace": 650,

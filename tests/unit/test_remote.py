@@ -504,10 +504,51 @@ def test_a_server_that_is_asked_too_much_is_waited_for(
     """At five requests a second, 216 of 300 rows had a 429 for an answer."""
     monkeypatch.setattr("redraft.measure.remote.BUSY_SEC", 60.0)
     place, out = write_plain(tmp_path, 2)
-    with Stub([WHOLE, *[says(reply(DENIED, "429 Later"))] * 6, WHOLE]) as stub:
+    with Stub([WHOLE, *[says(reply(DENIED, "429 Later"))] * 5, WHOLE]) as stub:
         words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
         shell([*words, "--model", "m"], 0)
-        assert len(stub.seen) == 8
+        assert len(stub.seen) == 7
+
+
+def test_a_row_at_which_a_server_ends_is_passed_although_none_was_answered_before(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at once, and had not come back yet: each run ended there, one with --answered, too."""
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.05,) * 4)
+    place, out = write_plain(tmp_path, 3)
+    looks = [says(b""), says(b""), *[WHOLE, says(b""), says(b"")] * 2, WHOLE]
+
+    def look(stub: Stub, write: Write) -> None:
+        (looks.pop(0) if len(looks) > 1 else looks[0])(stub, write)
+
+    with Stub([says(b""), says(b""), says(b""), WHOLE], well=look) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 3)
+    assert statuses_of(out) == [502, 200, 200]
+
+
+@pytest.mark.parametrize("at_once", ["1", "3"])
+def test_rows_that_name_their_models_need_no_list_of_them(at_once: str, tmp_path: Path, shell: Shell) -> None:
+    """The first row's 403 ended every run where the server names no models; a row without one ended others' run."""
+    place, out = write_plain(tmp_path, 3, ', "model": "own"')
+    with Stub([says(reply(DENIED, "403 No")), WHOLE], models={"data": []}, well=WHOLE) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", at_once, "--base-url", stub.url]
+        shell(words, 3)
+        assert sorted(statuses_of(out)) == [200, 200, 403]
+        out.unlink()
+        with place.open("a") as file:
+            file.write('{"prompt": "a"}\n')
+        shell(words, 3)
+    assert statuses_of(out) == [200, 200, 200, 400]
+    assert "has these models: []; name one" in out.read_text()
+
+
+def test_an_overload_of_any_number_is_tried_again(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 3)
+    with Stub([WHOLE, says(reply(DENIED, "529 Overloaded")), WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 0)
+    assert statuses_of(out) == [200] * 3
 
 
 @pytest.mark.parametrize("number", ["1e400", "Infinity", "-1", "true", '"x"', "[1]"])

@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
@@ -23,7 +23,7 @@ import httpx2
 from redraft.errors import RedraftError, RequestError, RunError
 
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
-BUSY_SEC = 60.0
+BUSY_SEC = 90.0
 """How long a server is waited for that is asked too much and does not say when to come back, since its last answer."""
 BREAKS_SEC = (0.5, 2.0, 0.0)
 """Pauses behind answers that broke off."""
@@ -65,6 +65,10 @@ class BrokenError(RunError):
     """No whole answer came, or none of OpenAI's form: by the request's fault or the server's."""
 
 
+class AbsentError(BrokenError):
+    """Nothing took the connection."""
+
+
 class LongError(BrokenError):
     """An answer has more bytes than are read."""
 
@@ -100,7 +104,7 @@ class Remote:
         self._most_bytes = most_bytes  # of one answer
         self._answered = 0.0  # when the last answer began
         self._good = dict[str, object]()  # by its path, a model that has answered
-        self._looking = asyncio.Lock()
+        self._looking, self._alone = asyncio.Lock(), asyncio.Lock()
         self._looked = self._back = -math.inf  # when it was last found to answer, and to do so again
         self._over: RedraftError | None = None  # what ends the run
         headers = {"content-type": "application/json"}
@@ -143,23 +147,26 @@ class Remote:
         """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
         much when it is read. Raises a StatusError where the server fails at this body or refuses it, and answers
         others; where it answers none, RequestError for a lasting refusal, else RunError."""
+        was_away = False
         for pause in BREAKS_SEC:
-            try:
-                return await self._posted(path, body)
-            except RefusedError as error:
-                if _is_own(error.status):
-                    raise
-                problem: RedraftError = error
-            except (FailedError, BrokenError) as error:
-                problem = error
-            if await self._is_well(path, problem) and isinstance(problem, StatusError):  # tried again already
-                raise problem
+            async with self._alone if was_away else nullcontext():  # one of the rows that broke off may end the server
+                try:
+                    return await self._posted(path, body)
+                except RefusedError as error:
+                    if _is_own(error.status):
+                        raise
+                    problem: RedraftError = error
+                except (FailedError, BrokenError) as error:
+                    problem = error
+                was_away = not await self._is_well(path, body.get("model"), problem)
+            if isinstance(problem, StatusError) and not was_away:
+                raise problem  # which was tried again already
             await asyncio.sleep(pause)
         if isinstance(problem, StatusError):
             raise problem
         raise FailedError(str(problem), 500 if isinstance(problem, LongError) else 502)
 
-    async def _is_well(self, path: str, problem: RedraftError) -> bool:
+    async def _is_well(self, path: str, own: object, problem: RedraftError) -> bool:
         """Whether a server that has just failed was well then: it answers something else now, and did all the time.
         Raises what ends the run if it answers nothing."""
         failed = time.monotonic()
@@ -167,9 +174,10 @@ class Remote:
             if self._over is not None:
                 raise self._over
             if self._looked < failed:
-                for pause in (*(AWAY_SEC if self._good else ()), None):  # else it may be no such server
+                is_there = self._good or not isinstance(problem, RefusedError | AbsentError)  # or a mistake in the call
+                for pause in (*(AWAY_SEC if is_there else ()), None):
                     # One row's path or model may be refused, and others not.
-                    if await self._answers(path) or await self._answers(*(SMALL.keys() - {path})):
+                    if await self._answers(path, own) or await self._answers(next(iter(SMALL.keys() - {path})), own):
                         break
                     if self._looked >= failed:  # another row's answer was as good
                         break
@@ -183,11 +191,11 @@ class Remote:
                 self._back = min(self._back, now)
         return self._back < failed
 
-    async def _answers(self, path: str) -> bool:
-        """Whether the server answers a small request, with the model that has answered; where none is known, whether it
-        names its models."""
+    async def _answers(self, path: str, own: object) -> bool:
+        """Whether the server answers a small request, with the model that has answered, or else a row's own; where none
+        is known, whether it names its models."""
         try:
-            known = next(iter(self._good.values()), self._model)
+            known = next(iter(self._good.values()), self._model or own)
             if (model := self._good.get(path, known)) is not None:
                 await self._posted(path, {"model": model, **SMALL[path], "max_tokens": 1}, MOST_BYTES)
                 return True
@@ -200,14 +208,15 @@ class Remote:
 
     async def _posted(self, path: str, body: Mapping[str, Any], most: int | None = None) -> bytes:
         named, sent = body if "model" in body else {"model": await self._name(), **body}, time.monotonic()
-        async with self._errors() as clock, self._sent(clock, "POST", path, named) as answer:
+        async with self._errors() as clock, self._sent(clock, "POST", path, named, is_look=most is not None) as answer:
             data = await self._whole(answer, most)
             if sum(map(data.count, b",[{")) > MOST_VALUES:
                 raise LongError(f"{self.where} answered with over {MOST_VALUES} values; ask for less")
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
-            json.dumps(found, allow_nan=False)  # nor is one with numbers that no JSON has
+            # Nor is one with numbers that no JSON has, or too deep for a line of an output.
+            json.dumps({"response": {"body": found}}, allow_nan=False)
         if error := found.get("error"):  # as some gateways say that they are overloaded
             code = str(error.get("code")) if isinstance(error, dict) else ""
             said = f"{self.where} answered 200 and an error: {self._shown(error)}"
@@ -230,36 +239,42 @@ class Remote:
                 raise RunError(str(error)) from None
             names = [self.backend.preferred] if self.backend.preferred in names else names
             if len(names) != 1:
-                raise RequestError(f"{self.where} has these models: {self._shown(names)}; name one")
+                said = f"{self.where} has these models: {self._shown(names)}; name one"
+                raise RefusedError(said, 400) if self._good else RequestError(said)  # other rows name theirs
             self._model = str(names[0])
         return self._model
 
     @asynccontextmanager
     async def _sent(
-        self, clock: asyncio.Timeout, method: str, path: str, body: Mapping[str, Any] | None
+        self, clock: asyncio.Timeout, method: str, path: str, body: Mapping[str, Any] | None, *, is_look: bool = False
     ) -> AsyncIterator[httpx2.Response]:
-        """A response with status 200, tried again where another status may pass. One that says when to come back is
-        waited for, and off the clock, as long as other requests are answered."""
+        """A response with status 200, tried again where another status may pass. One that is asked too much is waited
+        for, and off the clock, as long as other requests are answered; not by one that looks how it is."""
         content, began, waits = None if body is None else encoded(body), time.monotonic(), 0
         while True:
             bare = self._client.base_url.path == "/"  # now: others change it meanwhile
             async with self._client.stream(method, path, content=content) as answer:
                 if answer.status_code == 200:
-                    self._answered = time.monotonic()
+                    if not is_look:  # else each row that is given up renews the patience of all others
+                        self._answered = time.monotonic()
                     yield answer
                     return
                 if answer.status_code == 404 and bare:  # a URL that lacks its /v1
                     self._client.base_url = self._client.base_url.join("/v1/")
                     continue
                 after, status = answer.headers.get("retry-after", ""), answer.status_code
-                waits, is_busy = waits + 1, status == 429 or (status == 503 and after != "")
-                most = self.backend.seconds if after else min(self.backend.seconds, BUSY_SEC)
-                is_patient = is_busy and time.monotonic() < max(began, self._answered) + most
-                if not (is_patient or (status in RETRIED and waits < TRIES)):
+                waits, is_busy = waits + 1, status == 429 or (status in (503, 529) and after != "")
+                told = min(max(30.0, self.backend.seconds), float(after)) if after.isdecimal() else None
+                most = BUSY_SEC if told is None else self.backend.seconds + told
+                is_patient = is_busy and not is_look and time.monotonic() < max(began, self._answered) + most
+                if not (is_patient or ((status in RETRIED or status >= 500) and waits < TRIES)):
                     raise await self._refusal(answer)
-            pause = min(30.0, float(after)) if after.isdecimal() else 2.0 ** (min(waits, TRIES) - 3)
-            if is_busy:  # who asks again at once for ever is no help
+            pause = 2.0 ** (min(waits, TRIES) - 3) if told is None else told
+            if is_patient and told is None:  # some count what they refuse
+                pause = 2.0 ** (min(waits, 9) - 4)
+            elif is_busy:  # who asks again at once for ever is no help
                 pause = max(pause, 2.0 ** (min(waits, 6) - 5))
+            if is_busy:
                 clock.reschedule(asyncio.get_running_loop().time() + pause + self.backend.seconds)
             await asyncio.sleep(pause)
 
@@ -294,7 +309,8 @@ class Remote:
             said = f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout"
             raise FailedError(said, LATE) from None
         except httpx2.HTTPError as error:
-            raise BrokenError(
+            kind = AbsentError if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else BrokenError
+            raise kind(
                 f"{self.where} cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
             ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
