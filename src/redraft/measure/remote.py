@@ -1,6 +1,6 @@
 """A client of another server that speaks OpenAI's HTTP interface (`--backend openai`).
 
-Every call ends within `Backend.seconds`, with an answer or an error of one line. Passing refusals are tried again; what
+Every try ends within `Backend.seconds`, with an answer or an error of one line. Passing refusals are tried again; what
 a 429 asks to wait is not counted while other calls are answered.
 The API key goes into a header and is masked in errors.
 """
@@ -28,7 +28,7 @@ BUSY_SEC = 90.0
 BREAKS_SEC = (0.5, 2.0, 0.0)
 """Pauses behind answers that broke off."""
 AWAY_SEC = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses between looks at a server that has answered and does not any more, and so may be back soon."""
+"""Pauses between small requests to a server that fails and may be back soon."""
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "completions": {"prompt": "Hi"},
@@ -249,7 +249,7 @@ class Remote:
         self, clock: asyncio.Timeout, method: str, path: str, body: Mapping[str, Any] | None, *, is_look: bool = False
     ) -> AsyncIterator[httpx2.Response]:
         """A response with status 200, tried again where another status may pass. One that is asked too much is waited
-        for, and off the clock, as long as other requests are answered; not by one that looks how it is."""
+        for, and off the clock, as long as other requests are answered; a look (`_answers`) does not wait."""
         content, began, waits = None if body is None else encoded(body), time.monotonic(), 0
         while True:
             bare = self._client.base_url.path == "/"  # now: others change it meanwhile
@@ -264,13 +264,13 @@ class Remote:
                     continue
                 after, status = answer.headers.get("retry-after", ""), answer.status_code
                 waits, is_busy = waits + 1, status == 429 or (status in (503, 529) and after != "")
-                told = min(max(30.0, self.backend.seconds), float(after)) if after.isdecimal() else None
-                most = BUSY_SEC if told is None else self.backend.seconds + told
+                retry_sec = min(max(30.0, self.backend.seconds), float(after)) if after.isdecimal() else None
+                most = BUSY_SEC if retry_sec is None else self.backend.seconds + retry_sec
                 is_patient = is_busy and not is_look and time.monotonic() < max(began, self._answered) + most
                 if not (is_patient or ((status in RETRIED or status >= 500) and waits < TRIES)):
                     raise await self._refusal(answer)
-            pause = 2.0 ** (min(waits, TRIES) - 3) if told is None else told
-            if is_patient and told is None:  # some count what they refuse
+            pause = 2.0 ** (min(waits, TRIES) - 3) if retry_sec is None else retry_sec
+            if is_patient and retry_sec is None:  # some count what they refuse
                 pause = 2.0 ** (min(waits, 9) - 4)
             elif is_busy:  # who asks again at once for ever is no help
                 pause = max(pause, 2.0 ** (min(waits, 6) - 5))

@@ -56,8 +56,9 @@ _NOT_ON = re.compile(r"[ \t]*(?:[#;]|//|(?:- +)?[\w.-]+:[ \t])|[^#;]*\s[#;]\s")
 _CLOSED = {"`": "`", "$(": ")", "{": "}"}
 NEXT_LINE = "\n"
 _OF_SHELL = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
-"""Its names; those of systemd's units and of Java's properties look otherwise, but for exported ones and few more."""
+"""Its names; those of systemd's units and of Java's properties look otherwise."""
 _COMMANDED = re.compile(r"\s(?:&&|\|\|)\s+[a-z.~/]")
+"""A value behind which a shell's command follows, whatever the key."""
 _OCTAL = re.compile(r"0[0-7]{3,4}", re.ASCII)
 """The rights of a file."""
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?"
