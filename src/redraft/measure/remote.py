@@ -62,7 +62,11 @@ class FailedError(StatusError, RunError):
 
 
 class BrokenError(RunError):
-    """No whole answer came, or none of OpenAI's form: by the request's fault or the server's."""
+    """No whole answer came, or none of OpenAI's form: by the request's fault or the server's; with a row's status."""
+
+    def __init__(self, message: str, status: int = 502) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class AbsentError(BrokenError):
@@ -155,16 +159,14 @@ class Remote:
                 except RefusedError as error:
                     if _is_own(error.status):
                         raise
-                    problem: RedraftError = error
+                    problem: StatusError | BrokenError = error
                 except (FailedError, BrokenError) as error:
                     problem = error
                 was_away = not await self._is_well(path, body.get("model"), problem)
             if isinstance(problem, StatusError) and not was_away:
                 raise problem  # which was tried again already
             await asyncio.sleep(pause)
-        if isinstance(problem, StatusError):
-            raise problem
-        raise FailedError(str(problem), 500 if isinstance(problem, LongError) else 502)
+        raise problem if isinstance(problem, StatusError) else FailedError(str(problem), problem.status)
 
     async def _is_well(self, path: str, own: object, problem: RedraftError) -> bool:
         """Whether a server that has just failed was well then: it answers something else now, and did all the time.
@@ -211,7 +213,7 @@ class Remote:
         async with self._errors() as clock, self._sent(clock, "POST", path, named, is_look=most is not None) as answer:
             data = await self._whole(answer, most)
             if sum(map(data.count, b",[{")) > MOST_VALUES:
-                raise LongError(f"{self.where} answered with over {MOST_VALUES} values; ask for less")
+                raise LongError(f"{self.where} answered with over {MOST_VALUES} values; ask for less", 500)
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise ValueError("an answer is an object")
@@ -220,9 +222,10 @@ class Remote:
         if error := found.get("error"):  # as some gateways say that they are overloaded
             code = str(error.get("code")) if isinstance(error, dict) else ""
             said = f"{self.where} answered 200 and an error: {self._shown(error)}"
-            raise _refused(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, said)
+            status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
+            raise (BrokenError if status in RETRIED or status >= 500 else RefusedError)(said, status)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
-            raise FailedError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
+            raise BrokenError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
         self._good[path], self._looked = named["model"], max(self._looked, sent)
         return data
 
@@ -293,7 +296,7 @@ class Remote:
             if (left := left - len(part)) < 0:
                 fewer = ", or ask fewer rows at once" if most < MOST_BYTES else ""
                 said = f"over {most / 2**20:.3g} MiB; look at the URL{fewer}"
-                raise LongError(f"{self.where} answered with {said}")
+                raise LongError(f"{self.where} answered with {said}", 500)
             yield part
 
     async def _whole(self, answer: httpx2.Response, most: int | None = None) -> bytes:
