@@ -544,6 +544,51 @@ def test_a_row_at_which_a_server_ends_is_passed_although_none_was_answered_befor
     assert statuses_of(out) == [502, 200, 200]
 
 
+@pytest.mark.parametrize("slow_sec", [0.0, 0.3])
+def test_a_server_that_is_gone_is_waited_for_once(
+    slow_sec: float, tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each row that it failed; and where the looks themselves take time, no longer than the pauses."""
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.05,) * 4)
+    place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    place.write_text("".join(f'{{"messages": [], "seed": {i}}}\n' for i in range(6)))
+    looks = []
+
+    def look(stub: Stub, write: Write) -> None:
+        looks.append(stub.asked.path)
+        time.sleep(slow_sec)
+
+    def gone(stub: Stub, write: Write) -> None:
+        time.sleep(0.0 if stub.asked.body["seed"] else 0.1)  # the first row, which ends the run, is the last to know
+
+    with Stub([gone], well=look) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "6", "--base-url", stub.url]
+        assert "nothing else is answered" in shell([*words, "--model", "m"], 1).err
+    assert len(looks) == (2 if slow_sec else 10)  # by both paths each time
+    assert out.read_bytes() == b""
+
+
+def test_a_servers_long_error_is_cut(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 2)
+    with Stub([WHOLE, says(reply({"error": {"message": "no " * 2**16}}, "400 No"))], well=WHOLE) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell([*words, "--model", "m"], 3)
+    assert len(out.read_bytes()) < 2000
+
+
+def test_more_rows_at_once_than_a_process_may_open_are_refused(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row beyond them was an error of its own."""
+    monkeypatch.setattr("resource.getrlimit", lambda which: (256, 256))
+    monkeypatch.setattr("resource.setrlimit", lambda which, both: None)
+    place, out = write_plain(tmp_path, 2)
+    with Stub([WHOLE]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--at-once"]
+        assert "lets this process open 224 connections; ask fewer" in shell([*words, "300"], 2).err
+        shell([*words, "200"])
+
+
 def test_rows_beside_one_that_ends_the_server_have_their_answers(
     tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
