@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_720, TESTS: 42_400}
+WHOLE_WALLS = {SOURCE: 55_760, TESTS: 42_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -21,7 +21,7 @@ PART_WALLS = {
     "constraints": 8_870,
     "tasks": 2_770,
     "tune": 4_510,
-    "measure": 2_975,
+    "measure": 3_000,
     "server": 6_920,
     "operations": 5_120,
     "trace": 650,

@@ -665,6 +665,57 @@ def test_rows_that_fail_while_a_server_is_away_are_asked_again(
     assert statuses_of(out) == [200] * 8
 
 
+def test_a_row_whose_model_is_not_there_ends_no_run_although_none_was_answered_before(
+    tmp_path: Path, shell: Shell
+) -> None:
+    """A first row for gpt-4 ended every run over 50 rows for a model that the server has."""
+    place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    names = ["gpt-4", "secret", *["m"] * 3]
+    place.write_text("".join(f'{{"messages": [], "model": "{name}"}}\n' for name in names))
+
+    def served(stub: Stub, write: Write) -> None:
+        refusals = {"gpt-4": "404 No", "secret": "403 No"}
+        name = stub.asked.body["model"]
+        write(reply(DENIED, refusals[name]) if name in refusals else reply({"choices": [{}]}))
+
+    with Stub([served], models={"data": [{"id": "secret"}, {"id": "m"}]}, well=served) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url]
+        shell(words, 3)
+        place.write_text("".join(place.read_text().splitlines(keepends=True)[:1]))
+        shell([*words[:2], str(out.with_stem("again")), *words[3:]], 3)
+    assert statuses_of(out) == [404, 403, 200, 200, 200]
+    assert statuses_of(out.with_stem("again")) == [404]
+
+
+def test_rows_of_a_server_that_was_restarted_are_asked_together_again(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other: a restart of 2 s held 64 rows up for 125 s."""
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.05,) * 4)
+    place, out = write_plain(tmp_path, 8)
+    under_way, most = 0, []
+
+    def restarted(stub: Stub, write: Write) -> None:
+        nonlocal under_way
+        under_way += 1
+        most.append(under_way)
+        time.sleep(0.3)
+        under_way -= 1
+        if len(stub.seen) > 8:
+            write(reply({"choices": [{}]}))
+
+    looks = [says(b""), says(b""), WHOLE]
+
+    def look(stub: Stub, write: Write) -> None:
+        (looks.pop(0) if len(looks) > 1 else looks[0])(stub, write)
+
+    with Stub([restarted], well=look) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "8", "--base-url", stub.url]
+        shell([*words, "--model", "m"])
+        assert len(stub.seen) == 16
+    assert max(most[8:]) > 4
+
+
 def test_a_server_that_refuses_a_small_request_for_its_form_is_well(tmp_path: Path, shell: Shell) -> None:
     """As some do to `max_tokens`."""
     place, out = write_plain(tmp_path, 3)

@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
@@ -25,10 +25,11 @@ from redraft.errors import RedraftError, RequestError, RunError
 RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
 BUSY_SEC = 90.0
 """How long a server is waited for that is asked too much and does not say when to come back, since its last answer."""
-BREAKS_SEC = (0.5, 2.0, 0.0)
+BREAKS_SEC = (0.5, 2.0)
 """Pauses behind answers that broke off."""
-AWAY_SEC = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses between small requests to a server that fails and may be back soon."""
+AWAY_SEC = (1.0, 2.0, 4.0, 8.0, *[15.0] * 19)
+"""Pauses between small requests to a server that fails and may be back: five minutes, in which it loads its model."""
+MOST_TRIED = 8  # models that a server names which are tried where none has answered
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "completions": {"prompt": "Hi"},
@@ -73,8 +74,16 @@ class AbsentError(BrokenError):
     """Nothing took the connection."""
 
 
+class StrangeError(BrokenError):
+    """What came is not of OpenAI's interface."""
+
+
 class LongError(BrokenError):
     """An answer has more bytes than are read."""
+
+
+MISTAKEN = (RefusedError, AbsentError, StrangeError)
+"""What a mistake in the call looks like, so that no server is waited for that has not answered yet."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +160,14 @@ class Remote:
         """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
         much when it is read. Raises a StatusError where the server fails at this body or refuses it, and answers
         others; where it answers none, RequestError for a lasting refusal, else RunError."""
-        was_away = False
-        for pause in BREAKS_SEC:
-            async with self._alone if was_away else nullcontext():  # one of the rows that broke off may end the server
+        outages, pauses = 0, iter(BREAKS_SEC)
+        while True:
+            alone, is_suspect = self._alone, outages > 1  # one of the rows at which it broke off twice may end it
+            async with AsyncExitStack() as turn:
+                if is_suspect:
+                    await turn.enter_async_context(alone)
+                    if alone is not self._alone:  # that row has been found meanwhile
+                        await turn.aclose()
                 try:
                     return await self._posted(path, body)
                 except RefusedError as error:
@@ -163,8 +177,14 @@ class Remote:
                 except (FailedError, BrokenError) as error:
                     problem = error
                 was_away = not await self._is_well(path, body.get("model"), problem)
-            if isinstance(problem, StatusError) and not was_away:
-                raise problem  # which was tried again already
+                is_found = was_away and is_suspect and alone is self._alone
+                if is_found:
+                    self._alone = asyncio.Lock()
+            if is_found or (not was_away and isinstance(problem, StatusError)):  # which was tried again already
+                break
+            outages += was_away
+            if (pause := BREAKS_SEC[0] if was_away else next(pauses, None)) is None:
+                break
             await asyncio.sleep(pause)
         raise problem if isinstance(problem, StatusError) else FailedError(str(problem), problem.status)
 
@@ -176,12 +196,12 @@ class Remote:
             if self._over is not None:
                 raise self._over
             if self._looked < failed:
-                is_there = self._good or not isinstance(problem, RefusedError | AbsentError)  # or a mistake in the call
+                is_there = self._good or not isinstance(problem, MISTAKEN)
                 for pause in (*(AWAY_SEC if is_there else ()), None):
                     # One row's path or model may be refused, and others not.
                     if await self._answers(path, own) or await self._answers(next(iter(SMALL.keys() - {path})), own):
                         break
-                    if self._looked >= failed:  # another row's answer was as good
+                    if self._looked >= failed or await self._has_others(path, own, problem):  # another row was answered
                         break
                     self._back = math.inf
                     if pause is None or time.monotonic() > failed + sum(AWAY_SEC):
@@ -207,6 +227,18 @@ class Remote:
             return _is_own(error.status)
         except (FailedError, BrokenError):
             return False
+
+    async def _has_others(self, path: str, own: object, problem: RedraftError) -> bool:
+        """Whether a server that refuses a row's own model has others that answer, or has not that one by its list."""
+        with suppress(RedraftError):
+            names = [] if self._good or own is None else await self._names()
+            if own not in names and getattr(problem, "status", None) == 404:
+                return bool(names)
+            for name in names[:MOST_TRIED]:
+                with suppress(RedraftError):
+                    await self._posted(path, {"model": name, **SMALL[path], "max_tokens": 1}, MOST_BYTES)
+                    return True
+        return False
 
     async def _posted(self, path: str, body: Mapping[str, Any], most: int | None = None) -> bytes:
         named, sent = body if "model" in body else {"model": await self._name(), **body}, time.monotonic()
@@ -234,8 +266,7 @@ class Remote:
         does not say, since that concerns every request."""
         if self._model is None:
             try:
-                async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
-                    names = [model["id"] for model in json.loads(await self._whole(answer, MOST_BYTES))["data"]]
+                names = await self._names()
             except RefusedError as error:
                 raise RequestError(str(error)) from None
             except FailedError as error:
@@ -246,6 +277,10 @@ class Remote:
                 raise RefusedError(said, 400) if self._good else RequestError(said)  # other rows name theirs
             self._model = str(names[0])
         return self._model
+
+    async def _names(self) -> list[Any]:
+        async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
+            return [model["id"] for model in json.loads(await self._whole(answer, MOST_BYTES))["data"]]
 
     @asynccontextmanager
     async def _sent(
@@ -313,13 +348,11 @@ class Remote:
             raise FailedError(said, LATE) from None
         except httpx2.HTTPError as error:
             kind = AbsentError if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else BrokenError
-            raise kind(
-                f"{self.where} cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
-            ) from None
+            said = f"cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
+            raise kind(f"{self.where} {said}") from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise BrokenError(
-                f"{self.where} sent something that is not of OpenAI's interface; look at the URL"
-            ) from None
+            said = f"{self.where} sent something that is not of OpenAI's interface; look at the URL"
+            raise StrangeError(said) from None
 
     def _shown(self, said: object) -> str:
         """Another program's words, fit for one line; the key is masked before the text is cut."""
