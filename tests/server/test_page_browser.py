@@ -571,8 +571,14 @@ def test_the_composer_hides_nothing_of_an_answer_that_has_settled(tab: Tab, widt
     row.wait_for()
     assert is_clear(row)
     page.get_by_label("Prompt").fill("more\n" * 6)  # the composer grows; what gets the focus is scrolled
-    # Its height is observed a frame later.
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    # Its height is observed some frames later.
+    page.evaluate(
+        """async () => {
+            const height = () => `${document.querySelector(".dock").offsetHeight}px`;
+            const known = () => document.documentElement.style.getPropertyValue("--dock");
+            do await new Promise(requestAnimationFrame); while (known() !== height());
+        }"""
+    )
     row.locator("input").first.focus()
     assert is_clear(row.locator(".segments"))
 
