@@ -848,6 +848,21 @@ def test_what_no_row_can_help_ends_the_run(answer: bytes, code: int, tmp_path: P
     assert statuses_of(out) == [200]
 
 
+@pytest.mark.parametrize("answer", [reply(b"<html>"), reply({"choices": []}), reply({}), reply({}, "404 No")])
+def test_a_wrong_address_is_not_waited_for(
+    answer: bytes, tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server is that has answered before, or broke off."""
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (60.0,))
+    place, out = write_plain(tmp_path, 3)
+    began = time.monotonic()
+    with Stub([says(answer)]) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--model", "m"]
+        shell(words, 2 if b"404" in answer else 1)
+    assert time.monotonic() - began < 30
+    assert out.read_bytes() == b""
+
+
 def test_a_server_that_says_to_wait_is_waited_for(tmp_path: Path, shell: Shell) -> None:
     """Four tries were all, so that rows of several answers each ended the run at the server's own limit."""
     place, out = write_plain(tmp_path, 1)

@@ -257,7 +257,7 @@ class Remote:
             status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
             raise (BrokenError if status in RETRIED or status >= 500 else RefusedError)(said, status)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
-            raise BrokenError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
+            raise StrangeError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
         self._good[path], self._looked = named["model"], max(self._looked, sent)
         return data
 
