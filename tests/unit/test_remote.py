@@ -24,7 +24,7 @@ from redraft.cli.backend import asking
 from redraft.cli.row import answers_of
 from redraft.cli.rows import Done, answer_rows
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.measure.remote import Backend
+from redraft.measure.remote import Backend, Remote
 
 KEY = "sk-very-secret-0123456789"
 MODELS = {"data": [{"id": "theirs"}]}
@@ -685,6 +685,44 @@ def test_a_row_whose_model_is_not_there_ends_no_run_although_none_was_answered_b
         shell([*words[:2], str(out.with_stem("again")), *words[3:]], 3)
     assert statuses_of(out) == [404, 403, 200, 200, 200]
     assert statuses_of(out.with_stem("again")) == [404]
+
+
+@pytest.mark.parametrize("root", ["/", "/v1/"])
+def test_a_row_that_is_not_found_leaves_the_url_as_it_is(root: str, tmp_path: Path, shell: Shell) -> None:
+    """At a server without a /v1 one row's 404 sent all others there, in every run."""
+    place, out = write_plain(tmp_path, 4)
+    lines = place.read_text().splitlines()
+    place.write_text("\n".join([*lines[:2], '{"messages": [], "model": "none"}', lines[3]]) + "\n")
+
+    def served(stub: Stub, write: Write) -> None:
+        is_known = stub.asked.path == f"{root}chat/completions" and stub.asked.body["model"] == "m"
+        write(reply({"choices": [{}]}) if is_known else reply(DENIED, "404 No"))
+
+    with Stub([served], well=served) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--model", "m", "--base-url"]
+        shell([*words, stub.url.removesuffix("/v1")], 3)
+    assert statuses_of(out) == [200, 200, 404, 200]
+
+
+def test_a_failure_that_asks_for_long_is_tried_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It slept until its own time was up, and was a 504."""
+    pauses, sleep = list[float](), asyncio.sleep
+
+    async def noted(sec: float) -> None:
+        pauses.append(sec)
+        await sleep(0)
+
+    async def one(url: str) -> bytes:
+        remote = Remote(Backend(url, model="m"))
+        try:
+            return await remote.post("completions", {"prompt": "a"})
+        finally:
+            await remote.aclose()
+
+    with Stub([says(reply(DENIED, "500 No", "retry-after: 3600")), WHOLE]) as stub:
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        assert b"choices" in asyncio.run(one(stub.url))
+    assert sum(pauses) == 30
 
 
 def test_rows_of_a_server_that_was_restarted_are_asked_together_again(

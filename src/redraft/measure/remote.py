@@ -82,8 +82,7 @@ class LongError(BrokenError):
     """An answer has more bytes than are read."""
 
 
-MISTAKEN = (RefusedError, AbsentError, StrangeError)
-"""What a mistake in the call looks like, so that no server is waited for that has not answered yet."""
+MISTAKEN = (RefusedError, AbsentError, StrangeError)  # as in the call: no server that never answered is waited for
 
 
 @dataclass(frozen=True)
@@ -166,6 +165,8 @@ class Remote:
             async with AsyncExitStack() as turn:
                 if is_suspect:
                     await turn.enter_async_context(alone)
+                    if self._over is not None:
+                        raise self._over
                     if alone is not self._alone:  # that row has been found meanwhile
                         await turn.aclose()
                 try:
@@ -177,13 +178,11 @@ class Remote:
                 except (FailedError, BrokenError) as error:
                     problem = error
                 was_away = not await self._is_well(path, body.get("model"), problem)
-                is_found = was_away and is_suspect and alone is self._alone
-                if is_found:
+                if is_found := was_away and is_suspect and alone is self._alone:
                     self._alone = asyncio.Lock()
-            if is_found or (not was_away and isinstance(problem, StatusError)):  # which was tried again already
-                break
             outages += was_away
-            if (pause := BREAKS_SEC[0] if was_away else next(pauses, None)) is None:
+            pause = BREAKS_SEC[0] if was_away else next(pauses, None)
+            if is_found or pause is None or (not was_away and isinstance(problem, StatusError)):  # tried again already
                 break
             await asyncio.sleep(pause)
         raise problem if isinstance(problem, StatusError) else FailedError(str(problem), problem.status)
@@ -197,8 +196,7 @@ class Remote:
                 raise self._over
             if self._looked < failed:
                 is_there = self._good or not isinstance(problem, MISTAKEN)
-                for pause in (*(AWAY_SEC if is_there else ()), None):
-                    # One row's path or model may be refused, and others not.
+                for pause in (*(AWAY_SEC if is_there else ()), None):  # by either path: one may be refused
                     if await self._answers(path, own) or await self._answers(next(iter(SMALL.keys() - {path})), own):
                         break
                     if self._looked >= failed or await self._has_others(path, own, problem):  # another row was answered
@@ -289,20 +287,22 @@ class Remote:
         """A response with status 200, tried again where another status may pass. One that is asked too much is waited
         for, and off the clock, as long as other requests are answered; a look (`_answers`) does not wait."""
         content, began, waits = None if body is None else encoded(body), time.monotonic(), 0
+        base = self._client.base_url
         while True:
-            bare = self._client.base_url.path == "/"  # now: others change it meanwhile
-            async with self._client.stream(method, path, content=content) as answer:
+            async with self._client.stream(method, base.join(path), content=content) as answer:
                 if answer.status_code == 200:
+                    self._client.base_url = base
                     if not is_look:  # else each row that is given up renews the patience of all others
                         self._answered = time.monotonic()
                     yield answer
                     return
-                if answer.status_code == 404 and bare:  # a URL that lacks its /v1
-                    self._client.base_url = self._client.base_url.join("/v1/")
+                if answer.status_code == 404 and base.path == "/" and not self._good:  # a URL that lacks its /v1
+                    base = base.join("/v1/")
                     continue
                 after, status = answer.headers.get("retry-after", ""), answer.status_code
                 waits, is_busy = waits + 1, status == 429 or (status in (503, 529) and after != "")
-                retry_sec = min(max(30.0, self.backend.seconds), float(after)) if after.isdecimal() else None
+                longest = max(30.0, self.backend.seconds * is_busy)  # a failure's wait is on the clock
+                retry_sec = min(longest, float(after)) if after.isdecimal() else None
                 most = BUSY_SEC if retry_sec is None else self.backend.seconds + retry_sec
                 is_patient = is_busy and not is_look and time.monotonic() < max(began, self._answered) + most
                 if not (is_patient or ((status in RETRIED or status >= 500) and waits < TRIES)):
