@@ -16,9 +16,10 @@ from redraft.errors import RequestError
 MOST_LOGPROBS = 20
 """Most alternatives per position; OpenAI's clients ask for no more."""
 
-MOST_STEPS, MOST_STEPS_IN_ALL = 10_000, 50_000
-"""Most steps of a canvas, which will never settle if it has not by then, and of an answer: behind so many each further
-canvas has one, as a number and no time decides, so that answers are the same on any machine."""
+MOST_STEPS, MOST_STEPS_IN_ALL = 10_000, 20_000
+"""Most steps of a canvas, which will never settle if it has not by then, and of the answers to one request: behind its
+share of them each further canvas of an answer has one, as a number and no time decides, so that answers are the same on
+any machine."""
 
 PRESET_NAMES = ("reference", "fast", "flow")
 """The presets, which `diffusion/presets.py` defines; a test holds the two equal."""

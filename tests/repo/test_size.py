@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 55_760, TESTS: 42_500}
+WHOLE_WALLS = {SOURCE: 55_960, TESTS: 42_900}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 11_180,
+    "core": 11_190,
     "images": 860,
     "model/gpu": 2_030,
     "weights": 3_775,
-    "constraints": 8_870,
+    "constraints": 8_880,
     "tasks": 2_770,
     "tune": 4_510,
-    "measure": 3_000,
-    "server": 6_920,
+    "measure": 3_150,
+    "server": 6_945,
     "operations": 5_120,
     "trace": 650,
     "distributed": 640,
-    "cli": 5_560,
+    "cli": 5_570,
 }
 
 

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import signal
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,9 +26,11 @@ from redraft.cli import rows as rows_module
 from redraft.cli.earlier import earlier_of
 from redraft.cli.row import MOST_HELD_BYTES, image_bytes, rows_of, with_images
 from redraft.cli.rows import Done, answer_rows, run_batch
+from redraft.constraints.compile.limits import check_time
 from redraft.engine.request import Options
-from redraft.errors import BusyError, RequestError, RunError
+from redraft.errors import BusyError, DeadlineError, RequestError, RunError
 from redraft.operations.engine import Engine
+from redraft.options import MOST_STEPS_IN_ALL
 from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
@@ -547,7 +551,7 @@ def test_an_answer_has_so_many_steps_in_all(nano: Engine, monkeypatch: pytest.Mo
     never = Options(min_tokens=6, canvas=1, entropy_bound=1e-300, temperature=10.0, cooling=40, preset="reference")
     asked = {"max_tokens": 6, "seed": 1, "steps": 40, "options": never}
     assert list(nano.generate("record\n", **asked).steps) == [40] * 6
-    monkeypatch.setattr("redraft.engine.sequence.MOST_STEPS_IN_ALL", 90)
+    monkeypatch.setattr("redraft.engine.request.MOST_STEPS_IN_ALL", 90)
     done = nano.generate("record\n", **asked)
     assert (list(done.steps), done.finish, len(done.tokens)) == ([40, 40, 10, 1, 1, 1], "length", 6)
     wide = replace(never, min_tokens=0, canvas=16)
@@ -556,10 +560,66 @@ def test_an_answer_has_so_many_steps_in_all(nano: Engine, monkeypatch: pytest.Mo
         "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
         "required": ["a", "b"],
     }
-    monkeypatch.setattr("redraft.engine.sequence.MOST_STEPS_IN_ALL", 3)
+    monkeypatch.setattr("redraft.engine.request.MOST_STEPS_IN_ALL", 3)
     held = nano.generate("record\n", schema=schema, seed=1, steps=40, max_tokens=64, options=wide)
     assert isinstance(json.loads(held.text)["a"], int)
     assert list(held.steps)[:1] == [3]
+
+
+def test_the_answers_of_a_row_share_its_steps(service: Service) -> None:
+    """64 answers had 50,000 steps each, so one row kept the others of a night waiting for more than a day."""
+    body = {"prompt": "record\n", "max_tokens": 64, "canvas": {"width": 16}}
+    (one,) = batch._work(service, json.dumps(body).encode(), 1).requests
+    many = batch._work(service, json.dumps(body | {"n": 64}).encode(), 1).requests
+    assert one.most_steps == MOST_STEPS_IN_ALL
+    assert {each.most_steps for each in many} == {MOST_STEPS_IN_ALL // 64}
+    both = batch._work(service, json.dumps(body | {"n": 32, "prompt": ["a", "b"]}).encode(), 1).requests
+    assert {each.most_steps for each in both} == {MOST_STEPS_IN_ALL // 64}
+    # An answer with the usual 48 steps for each of its 50 canvases is not cut because others were asked for, too.
+    long = batch._work(service, json.dumps(body | {"n": 64, "max_tokens": 800}).encode(), 1).requests
+    assert {each.most_steps for each in long} == {48 * 50}
+
+
+def test_a_row_of_many_answers_leaves_room_for_others(tmp_path: Path) -> None:
+    """One of as many as may be under way kept all others from being begun until it ended."""
+    rows = [{"prompt": "slow", "n": 64}, *({"prompt": f"{i}"} for i in range(9))]
+    (tmp_path / "in").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    others = 0
+
+    async def answered(row: bytes, number: int) -> Any:
+        nonlocal others
+        async with asyncio.timeout(20):
+            while b"slow" in row and others < 9:
+                await asyncio.sleep(0.01)
+        others += 1
+        return 200, {}
+
+    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=64).errors == 0
+
+
+def test_a_row_is_prepared_beside_the_others_and_ends_with_its_task(service: Service) -> None:
+    """Schemas were compiled on the event loop: others stood still for nine seconds each, and Ctrl-C was not heard."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def compiles() -> None:
+        begun.set()
+        until = time.monotonic() + 20
+        try:
+            while time.monotonic() < until:
+                check_time()
+                time.sleep(0.01)
+        except DeadlineError:
+            ended.set()
+
+    async def beside() -> None:
+        slow = asyncio.create_task(service.aside(compiles, size=9))
+        await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.wait_for(batch.answer(service, b'{"prompt": "a", "max_tokens": 1}', 1), 20)
+        assert not ended.is_set()
+        slow.cancel()
+        assert await asyncio.to_thread(ended.wait, 20)
+
+    asyncio.run(beside())
 
 
 def test_answers_that_wait_are_bytes(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

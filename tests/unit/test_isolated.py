@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from redraft.constraints.compile import regex
+from redraft.constraints.compile.limits import GONE
 from redraft.constraints.isolated import Helper, isolated
+from redraft.errors import DeadlineError
 
 
 def test_a_library_that_lies_where_only_the_caller_looks_is_found(
@@ -35,6 +39,25 @@ def test_all_tries_of_a_question_have_one_time() -> None:
     helper = Helper(dies, "json", 9, 1 << 30)
     assert helper.ask(b"0", 9.0) == b"1\n"
     assert helper.ask(b"2", 3.0) is None
+    helper.end()
+
+
+def test_a_question_ends_when_its_caller_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of rows was ended by Ctrl-C only behind the schemas that were compiled."""
+    monkeypatch.setattr("redraft.constraints.isolated.LOOK_UP_SEC", 0.1)
+    helper = Helper("import time\ndef answer(asked):\n time.sleep(asked)\n return asked\n", "json", 60, 1 << 30)
+    gone = threading.Event()
+    token = GONE.set(gone)
+    timer = threading.Timer(0.5, gone.set)
+    timer.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(DeadlineError, match="has left"):
+            helper.ask(b"50", 50.0)
+        assert time.monotonic() < began + 20
+    finally:
+        GONE.reset(token)
+    assert helper.ask(b"0.3", 50.0) == b"0.3\n"  # by another process
     helper.end()
 
 

@@ -59,7 +59,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--answered", metavar="FILE.jsonl", help=answered)
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
-    at_once = "answers under way, at most 4096 (default: 64); one of --backend has at most 512 MiB / N"
+    at_once = (
+        "answers under way, at most 4096 (default: 64), of which a row of several counts as half at most; one of"
+        " --backend has at most 512 MiB / N"
+    )
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help=at_once)
     backend_flags(parser)
     model_flags(parser)

@@ -19,7 +19,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from redraft.errors import BusyError
+from redraft.constraints.compile.limits import LOOK_UP_SEC, is_gone
+from redraft.errors import BusyError, DeadlineError
 
 _FIND = "import sys; sys.path.append(sys.argv.pop())\n"
 _BOOT_SEC = 60.0
@@ -70,7 +71,8 @@ class Helper:
     def ask(self, question: bytes, seconds: float) -> bytes | None:
         """The answer; None if there was none in so many seconds of all tries, or no memory. Of one thread at a time.
 
-        Raises BusyError where somebody else, such as a system that is out of memory, ends TRIES processes."""
+        Raises DeadlineError where its caller leaves meanwhile, and BusyError where somebody else, such as a system that
+        is out of memory, ends TRIES processes."""
         assert b"\n" not in question, "a question is a line"
         if self._owes:  # an interrupt came before an answer, which would be taken for that to this question
             self.end()
@@ -154,12 +156,18 @@ def _write(process: subprocess.Popen[bytes], line: bytes, until: float) -> bool:
 
 
 def _line(process: subprocess.Popen[bytes], until: float) -> bytes | None:
-    """The next line that a process writes; empty if it has ended, None if there is none in time."""
+    """The next line that a process writes; empty if it has ended, None if there is none in time. Raises DeadlineError
+    where the caller has left."""
     assert process.stdout is not None
     found, poll = bytearray(), select.poll()
     poll.register(process.stdout, select.POLLIN)
     while not found.endswith(b"\n"):
-        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        left = until - time.monotonic()
+        if not poll.poll(max(0.0, min(left, LOOK_UP_SEC)) * 1000):
+            if is_gone():  # `ask` ends the process before its next question
+                raise DeadlineError("whoever asked has left")
+            if left > LOOK_UP_SEC:
+                continue
             return None
         part = os.read(process.stdout.fileno(), 1 << 16)
         if not part:

@@ -19,8 +19,8 @@ from redraft.engine.prefixes import PREFILL_CHUNK
 from redraft.images.prompt import PlacedImage, Prompt, chunk_ends, shortened
 from redraft.options import CANVAS_ONLY as CANVAS_ONLY
 from redraft.options import MOST_LOGPROBS as MOST_LOGPROBS
+from redraft.options import MOST_STEPS_IN_ALL, SeedCanvas
 from redraft.options import Options as Options
-from redraft.options import SeedCanvas
 from redraft.text import Message
 
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
@@ -77,7 +77,7 @@ class ResolvedRequest:
     needs. `vocab` is the vocabulary's size, `eos` the end tokens. With a `pace`, `policy` is the one to begin with.
     The loop reads no `check`: it is for `redraft.operations.repair`, whose attempts are not `judged` one by one.
     `images` stand in the prompt, each in place of its placeholders. `work` is what a step
-    of the language costs the host, in edges.
+    of the language costs the host, in edges. So many `answers` were asked for at once, which share MOST_STEPS_IN_ALL.
     """
 
     prompt: tuple[int, ...]
@@ -101,6 +101,7 @@ class ResolvedRequest:
     judged: bool = True
     images: tuple[PlacedImage, ...] = ()
     work: int = 0
+    answers: int = 1
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
@@ -115,6 +116,13 @@ class ResolvedRequest:
     def shares_prompt(self, other: ResolvedRequest) -> bool:
         """Whether both have the same tokens and pixels to encode."""
         return self.prompt == other.prompt and self.images == other.images
+
+    @property
+    def most_steps(self) -> int:
+        """Steps in all behind which each further canvas has one: an equal share, which no answer with the usual steps
+        for each canvas uses up."""
+        usual = Policy.max_steps * -(-self.max_tokens // max(1, self.width))
+        return max(MOST_STEPS_IN_ALL // self.answers, min(MOST_STEPS_IN_ALL, usual))
 
     @property
     def causal(self) -> bool:

@@ -31,7 +31,6 @@ from redraft.engine.prefixes import Chain
 from redraft.engine.request import Logprobs, ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import SoftTokens
-from redraft.options import MOST_STEPS_IN_ALL
 from redraft.shapes import Float, Int, Tensor
 
 WIDTH_STEP = 16
@@ -288,7 +287,7 @@ class CanvasSequence(Sequence):
     @property
     def _most_steps(self) -> int:
         """Of this canvas."""
-        return self.policy.max_steps if self.spent < MOST_STEPS_IN_ALL else 1
+        return self.policy.max_steps if self.spent < self.request.most_steps else 1
 
     def _drop_tail(self) -> None:
         """Stop computing what stands behind an end token that has stood for a step; one position behind it stays."""

@@ -76,6 +76,7 @@ class Service:
         self._threads = self._pool()
         self._most_threads, self._pooled = 0, time.monotonic()
         self._beginner = _Pool(1, "beginner")
+        self._aside: ThreadPoolExecutor | None = None
         self._working = Counter[object]()  # requests on threads, of each caller
         self._rests = dict[object, float]()  # until when callers rest who kept the interpreter busy
         self._resting = 0  # requests that wait for that
@@ -123,6 +124,24 @@ class Service:
         finally:
             self._leaving.discard(leave)
             self._working -= Counter([whose])  # who has none left is forgotten
+
+    async def aside(self, work: Callable[[*Given], T], *given: *Given, size: int) -> T:
+        """As `on_thread`, for a row of `size` bytes in a batch, which bounds what is under way; it is ended with its
+        task, and small ones come first."""
+        context, left = copy_context(), threading.Event()
+        context.run(GONE.set, left)
+
+        def done() -> T:
+            with PREPARING.turn(secrets.token_hex(), counted=False, size=size):
+                return awaited(work, *given)
+
+        self._aside = self._aside or _Pool(KEPT_THREADS, "row")
+        self._leaving.add(left.set)
+        try:
+            return await asyncio.wrap_future(self._aside.submit(context.run, done))
+        finally:
+            left.set()
+            self._leaving.discard(left.set)
 
     def _pool(self) -> ThreadPoolExecutor:
         """Threads for as many requests as there may be."""

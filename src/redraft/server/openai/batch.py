@@ -42,7 +42,7 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
     ApiError."""
     for wait in WAITS_SEC:
         try:
-            exchange = Exchange(service, _work(service, row, seed))
+            exchange = Exchange(service, await service.aside(_work, service, row, seed, size=len(row)))
             said = await exchange.finish(exchange.whole)
             assert said is not None, "nobody leaves a batch"
             return 200, said

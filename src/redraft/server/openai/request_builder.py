@@ -113,6 +113,7 @@ class RequestBuilder:
             thinking = constraint is not None and constraint.thinking
             for whole, own in zip(wholes, map(_timely, owns), strict=True):
                 one = self.engine.resolve(Request(whole, own, thinking=thinking, constraint=language))
+                one = replace(one, answers=answers * len(wholes))
                 found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
         except ConstraintError as error:
             raise api_error(error, field=None if constraint is None else constraint.field) from None
