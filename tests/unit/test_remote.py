@@ -544,6 +544,103 @@ def test_a_row_at_which_a_server_ends_is_passed_although_none_was_answered_befor
     assert statuses_of(out) == [502, 200, 200]
 
 
+def test_rows_that_stand_behind_others_in_a_queue_are_asked_again(tmp_path: Path, shell: Shell) -> None:
+    """Behind 63 of our own in a server that answers one at a time most rows had a 504 and no answer."""
+    place, out = write_plain(tmp_path, 12)
+    line, moved = list[object](), threading.Condition()
+
+    def slow(stub: Stub, write: Write) -> None:
+        mine = object()
+        with moved:
+            line.append(mine)
+            moved.wait_for(lambda: line[0] is mine)
+            stub.over.wait(0.2)
+            line.remove(mine)
+            moved.notify_all()
+        write(reply({"choices": [{}]}))
+
+    with Stub([slow], well=WHOLE) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--model", "m"]
+        shell([*words, "--timeout", "1.3"], 0)
+    assert statuses_of(out) == [200] * 12
+
+
+def test_a_user_hears_that_a_server_is_waited_for(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For five minutes nothing was said."""
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.01, 0.01, 0.01, 60.0))
+    place, out = write_plain(tmp_path, 3)
+    monkeypatch.setattr("redraft.measure.remote.LONG", 1)
+    down = says(reply(DENIED, "502 Away"))
+    looks = iter([down] * 20)
+    with Stub([WHOLE, *[down] * 4, WHOLE], well=lambda *both: next(looks, WHOLE)(*both)) as stub:
+        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--model", "m"]
+        said = shell([*words, "--at-once", "1"], 0).err
+    assert said.count("answered 502: no; it is waited for, 1 minutes at most") == 1
+
+
+def test_a_limiter_is_asked_about_as_often_as_it_answers(tmp_path: Path, shell: Shell, monkeypatch: Any) -> None:
+    """Pauses that each row had alone grew to half a minute, so that a run took eight times as long."""
+    monkeypatch.setattr("redraft.measure.remote.BUSY_SEC", 60.0)
+    place, out = write_plain(tmp_path, 60)
+    answered, lock = list[float](), threading.Lock()
+
+    def limits(stub: Stub, write: Write) -> None:
+        with lock:
+            is_free = len(answered) < 20 or time.monotonic() > answered[-20] + 1
+            answered.extend([time.monotonic()] if is_free else [])
+        write(reply({"choices": [{}]}) if is_free else reply(DENIED, "429 Later"))
+
+    with Stub([limits], well=WHOLE) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--model", "m"], 0)
+        assert len(stub.seen) < 60 * 5
+    assert statuses_of(out) == [200] * 60
+    assert answered[-1] - answered[0] < 10, "two seconds at least"
+
+
+def test_a_look_that_is_asked_too_much_gives_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited three times for as long as the server said, and all rows with it."""
+    pauses = list[float]()
+
+    async def one(url: str) -> None:
+        remote = Remote(Backend(url, model="m"))
+        real = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", lambda sec, *_: (pauses.append(sec), real(0))[1])
+        with pytest.raises(RequestError, match="403"):
+            await remote.post("completions", {"prompt": "a"})
+        await remote.aclose()
+
+    with Stub([says(reply(DENIED, "403 No"))], well=says(reply(DENIED, "429 Later", "retry-after: 600"))) as stub:
+        asyncio.run(one(stub.url))
+    assert 0 < sum(pauses) < 8
+
+
+def test_a_busy_server_is_waited_for_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = list[float]()
+
+    async def one(url: str) -> bytes:
+        remote = Remote(Backend(url, model="m", seconds=600.0))
+        real = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", lambda sec, *_: (pauses.append(sec), real(0))[1])
+        try:
+            return await remote.post("completions", {"prompt": "a"})
+        finally:
+            await remote.aclose()
+
+    busy = [says(reply(DENIED, status, f"retry-after: {sec}")) for status, sec in (("529 a", 120), ("429 b", 9999))]
+    with Stub([*busy, WHOLE]) as stub:
+        asyncio.run(one(stub.url))
+    assert [sec for sec in pauses if sec] == [120.0, 600.0]
+
+
+def test_a_server_without_a_list_is_asked_with_the_rows_own_model(tmp_path: Path, shell: Shell) -> None:
+    place, out = write_plain(tmp_path, 3, ', "model": "own"')
+    with Stub([says(reply(DENIED, "403 No")), WHOLE], models=b"none", well=WHOLE) as stub:
+        shell(["run", str(place), str(out), "--backend", "openai", "--at-once", "1", "--base-url", stub.url], 3)
+    assert statuses_of(out) == [403, 200, 200]
+
+
 @pytest.mark.parametrize("slow_sec", [0.0, 0.3])
 def test_a_server_that_is_gone_is_waited_for_once(
     slow_sec: float, tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch

@@ -224,8 +224,8 @@ async def _each(
     answered: Answered, rows: Iterator[tuple[Row, int]], first: int, at_once: int
 ) -> AsyncGenerator[RowAnswer, None]:
     """Answers in the order of rows, each with its bytes; `at_once` answers are under way, a row of several counting as
-    so many, half of all at most, so that none keeps all others from being begun; and fewer where rows or the answers
-    that wait for an earlier one are long."""
+    so many, but as no more than leave an eighth to others, which could not be begun beside it; and fewer where rows or
+    the answers that wait for an earlier one are long."""
     begun, moved, stops = deque[asyncio.Task[RowAnswer]](), asyncio.Event(), False
     under_way = held = 0
 
@@ -244,7 +244,7 @@ async def _each(
 
     try:
         for number, (row, size) in enumerate(rows, first):
-            count = min(answers_of(row.data), max(1, at_once // 2))
+            count = min(answers_of(row.data), max(1, at_once - max(1, at_once // 8)))
             while begun and (
                 begun[0].done()
                 or stops

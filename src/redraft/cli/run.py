@@ -60,8 +60,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
     at_once = (
-        "answers under way, at most 4096 (default: 64), of which a row of several counts as half at most; one of"
-        " --backend has at most 512 MiB / N"
+        "answers under way, at most 4096 (default: 64), an eighth of them beside a row of more; one of --backend has at"
+        " most 512 MiB / N"
     )
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help=at_once)
     backend_flags(parser)
@@ -189,7 +189,8 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.cli.earlier import earlier_of
     from redraft.cli.row import with_images
     from redraft.cli.rows import MOST_ANSWERS_BYTES, answer_rows
-    from redraft.measure.remote import MOST_BYTES, Remote, StatusError, encoded
+    from redraft.measure.failures import StatusError
+    from redraft.measure.remote import MOST_BYTES, Remote, encoded
     from redraft.server.http.connections import room_for
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row
@@ -199,7 +200,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
         raise RequestError(f"{said}; ask fewer at once, or raise ulimit -n")
     # What waits for an earlier row is held.
     each = MOST_ANSWERS_BYTES // arguments.at_once
-    remote, settings = Remote(backend, most_bytes=min(MOST_BYTES, each)), _settings(arguments)
+    remote, settings = Remote(backend, most_bytes=min(MOST_BYTES, each), note=note), _settings(arguments)
     before = earlier_of(arguments.answered, arguments.source, arguments.target, settings)
 
     async def answered(row: bytes, number: int) -> tuple[int, Body]:

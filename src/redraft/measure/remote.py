@@ -1,8 +1,7 @@
 """A client of another server that speaks OpenAI's HTTP interface (`--backend openai`).
 
-Every try ends within `Backend.seconds`, with an answer or an error of one line. Passing refusals are tried again; what
-a 429 asks to wait is not counted while other calls are answered.
-The API key goes into a header and is masked in errors.
+A call has `Backend.seconds`, with its tries, and ends with an answer or an error of one line. Its turn at a busy server
+(`measure/window.py`) and what a 429 asks to wait are not counted while others are answered. Errors mask the API key.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
@@ -21,14 +20,35 @@ from typing import Any
 import httpx2
 
 from redraft.errors import RedraftError, RequestError, RunError
+from redraft.measure.failures import (
+    MISTAKEN,
+    TRIES,
+    AbsentError,
+    BrokenError,
+    FailedError,
+    LateError,
+    LongError,
+    RefusedError,
+    StatusError,
+    StrangeError,
+    is_busy,
+    is_own,
+    is_passing,
+    refused,
+)
+from redraft.measure.window import Place, Window
 
-RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
 BUSY_SEC = 90.0
 """How long a server is waited for that is asked too much and does not say when to come back, since its last answer."""
+FAILED_SEC = 30.0
+"""The longest wait that a server which fails may ask for: it is on the clock."""
 BREAKS_SEC = (0.5, 2.0)
 """Pauses behind answers that broke off."""
+MOST_LATE = 2
+"""How often a request is asked again that had no answer in time because it stood behind others."""
 AWAY_SEC = (1.0, 2.0, 4.0, 8.0, *[15.0] * 19)
 """Pauses between small requests to a server that fails and may be back: five minutes, in which it loads its model."""
+LONG = 2  # pauses behind which a user is to know of it
 MOST_TRIED = 8  # models that a server names which are tried where none has answered
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
@@ -38,51 +58,10 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 MOST_SHOWN = 4000  # characters of an error that are looked at
 MOST_VALUES = 2**22
 """Of an answer: each takes some hundred bytes where it is read."""
-LATE = 504
-"""The status of a request that had no answer in time, which no server has sent."""
 MOST_BYTES = 2**26
 """Of one answer, where no fewer are allowed."""
 EVERY_LINES = 256
 """Lines of a stream between two that let the event loop look at the clock and at Ctrl-C."""
-
-
-class StatusError(RedraftError):
-    """A server that can be reached did not answer one request; with its status."""
-
-    def __init__(self, message: str, status: int = LATE) -> None:  # with a default, so that it travels
-        super().__init__(message)
-        self.status = status
-
-
-class RefusedError(StatusError, RequestError):
-    """It refused the request, and would again."""
-
-
-class FailedError(StatusError, RunError):
-    """It failed at the request, also when it was tried again."""
-
-
-class BrokenError(RunError):
-    """No whole answer came, or none of OpenAI's form: by the request's fault or the server's; with a row's status."""
-
-    def __init__(self, message: str, status: int = 502) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class AbsentError(BrokenError):
-    """Nothing took the connection."""
-
-
-class StrangeError(BrokenError):
-    """What came is not of OpenAI's interface."""
-
-
-class LongError(BrokenError):
-    """An answer has more bytes than are read."""
-
-
-MISTAKEN = (RefusedError, AbsentError, StrangeError)  # as in the call: no server that never answered is waited for
 
 
 @dataclass(frozen=True)
@@ -111,12 +90,15 @@ class Reply:
 class Remote:
     """A connection to one server. The calls are coroutines; close it with `close`."""
 
-    def __init__(self, backend: Backend, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, backend: Backend, *, most_bytes: int = MOST_BYTES, note: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`most_bytes` are of one answer. `note` is called with what a user who waits may want to know."""
         self.backend, self.where, self._model = backend, backend.base_url, backend.model
-        self._most_bytes = most_bytes  # of one answer
+        self._most_bytes, self._note = most_bytes, note
         self._answered = 0.0  # when the last answer began
         self._good = dict[str, object]()  # by its path, a model that has answered
-        self._looking, self._alone = asyncio.Lock(), asyncio.Lock()
+        self._looking, self._alone, self._window = asyncio.Lock(), asyncio.Lock(), Window()
         self._looked = self._back = -math.inf  # when it was last found to answer, and to do so again
         self._over: RedraftError | None = None  # what ends the run
         headers = {"content-type": "application/json"}
@@ -134,7 +116,7 @@ class Remote:
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
         body |= {"model": await self._name()}
         text, finish, usage, began, first = "", None, None, time.monotonic(), 0.0
-        async with self._errors() as clock, self._sent(clock, "POST", path, body) as answer:
+        async with self._errors() as clock, self._sent(clock, "POST", path, body, Place()) as answer:
             async for line in _lines(self._parts(answer)):
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
@@ -159,9 +141,10 @@ class Remote:
         """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
         much when it is read. Raises a StatusError where the server fails at this body or refuses it, and answers
         others; where it answers none, RequestError for a lasting refusal, else RunError."""
-        outages, pauses = 0, iter(BREAKS_SEC)
+        outages, pauses, lates = 0, iter(BREAKS_SEC), iter(range(MOST_LATE))
         while True:
             alone, is_suspect = self._alone, outages > 1  # one of the rows at which it broke off twice may end it
+            place = Place()
             async with AsyncExitStack() as turn:
                 if is_suspect:
                     await turn.enter_async_context(alone)
@@ -170,17 +153,23 @@ class Remote:
                     if alone is not self._alone:  # that row has been found meanwhile
                         await turn.aclose()
                 try:
-                    return await self._posted(path, body)
+                    return await self._posted(path, body, place)
                 except RefusedError as error:
-                    if _is_own(error.status):
+                    if is_own(error.status):
                         raise
                     problem: StatusError | BrokenError = error
                 except (FailedError, BrokenError) as error:
                     problem = error
+                passed = self._window.was_behind(place) if isinstance(problem, LateError) else None
+                is_again = passed is not None and next(lates, None) is not None
+                if is_again and passed:
+                    continue
                 was_away = not await self._is_well(path, body.get("model"), problem)
                 if is_found := was_away and is_suspect and alone is self._alone:
                     self._alone = asyncio.Lock()
             outages += was_away
+            if is_again and not was_away:
+                continue
             pause = BREAKS_SEC[0] if was_away else next(pauses, None)
             if is_found or pause is None or (not was_away and isinstance(problem, StatusError)):  # tried again already
                 break
@@ -196,7 +185,7 @@ class Remote:
                 raise self._over
             if self._looked < failed:
                 is_there = self._good or not isinstance(problem, MISTAKEN)
-                for pause in (*(AWAY_SEC if is_there else ()), None):  # by either path: one may be refused
+                for count, pause in enumerate((*(AWAY_SEC if is_there else ()), None)):  # by either path, of two
                     if await self._answers(path, own) or await self._answers(next(iter(SMALL.keys() - {path})), own):
                         break
                     if self._looked >= failed or await self._has_others(path, own, problem):  # another row was answered
@@ -206,6 +195,8 @@ class Remote:
                         ends = RequestError if isinstance(problem, RefusedError) else RunError
                         self._over = ends(f"{problem} (and nothing else is answered, so the rows stay open)")
                         raise self._over
+                    if count == LONG:
+                        self._note(f"{problem}; it is waited for, {sum(AWAY_SEC) / 60:.0f} minutes at most")
                     await asyncio.sleep(pause)
                 self._looked = max(self._looked, now := time.monotonic())
                 self._back = min(self._back, now)
@@ -217,12 +208,12 @@ class Remote:
         try:
             known = next(iter(self._good.values()), self._model or own)
             if (model := self._good.get(path, known)) is not None:
-                await self._posted(path, {"model": model, **SMALL[path], "max_tokens": 1}, MOST_BYTES)
+                await self._posted(path, {"model": model, **SMALL[path], "max_tokens": 1})
                 return True
             async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
                 return isinstance(json.loads(await self._whole(answer, MOST_BYTES))["data"], list)
         except RefusedError as error:
-            return _is_own(error.status)
+            return is_own(error.status)
         except (FailedError, BrokenError):
             return False
 
@@ -234,13 +225,15 @@ class Remote:
                 return bool(names)
             for name in names[:MOST_TRIED]:
                 with suppress(RedraftError):
-                    await self._posted(path, {"model": name, **SMALL[path], "max_tokens": 1}, MOST_BYTES)
+                    await self._posted(path, {"model": name, **SMALL[path], "max_tokens": 1})
                     return True
         return False
 
-    async def _posted(self, path: str, body: Mapping[str, Any], most: int | None = None) -> bytes:
-        named, sent = body if "model" in body else {"model": await self._name(), **body}, time.monotonic()
-        async with self._errors() as clock, self._sent(clock, "POST", path, named, is_look=most is not None) as answer:
+    async def _posted(self, path: str, body: Mapping[str, Any], place: Place | None = None) -> bytes:
+        """The answer to a body, or to a look, which has no place."""
+        named, began = body if "model" in body else {"model": await self._name(), **body}, time.monotonic()
+        most = MOST_BYTES if place is None else None
+        async with self._errors() as clock, self._sent(clock, "POST", path, named, place) as answer:
             data = await self._whole(answer, most)
             if sum(map(data.count, b",[{")) > MOST_VALUES:
                 raise LongError(f"{self.where} answered with over {MOST_VALUES} values; ask for less", 500)
@@ -253,10 +246,13 @@ class Remote:
             code = str(error.get("code")) if isinstance(error, dict) else ""
             said = f"{self.where} answered 200 and an error: {self._shown(error)}"
             status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
-            raise (BrokenError if status in RETRIED or status >= 500 else RefusedError)(said, status)
+            raise (BrokenError if is_passing(status) else RefusedError)(said, status)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
             raise StrangeError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
-        self._good[path], self._looked = named["model"], max(self._looked, sent)
+        if place is not None:
+            self._window.answered(place)
+            began = place.sent  # before it may have been refused, which says nothing of a server that has failed since
+        self._good[path], self._looked = named["model"], max(self._looked, began)
         return data
 
     async def _name(self) -> str:
@@ -264,7 +260,7 @@ class Remote:
         does not say, since that concerns every request."""
         if self._model is None:
             try:
-                names = await self._names()
+                names = await self._names(Place())
             except RefusedError as error:
                 raise RequestError(str(error)) from None
             except FailedError as error:
@@ -276,23 +272,29 @@ class Remote:
             self._model = str(names[0])
         return self._model
 
-    async def _names(self) -> list[Any]:
-        async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
+    async def _names(self, place: Place | None = None) -> list[Any]:
+        async with self._errors() as clock, self._sent(clock, "GET", "models", None, place) as answer:
             return [model["id"] for model in json.loads(await self._whole(answer, MOST_BYTES))["data"]]
 
     @asynccontextmanager
     async def _sent(
-        self, clock: asyncio.Timeout, method: str, path: str, body: Mapping[str, Any] | None, *, is_look: bool = False
+        self, clock: asyncio.Timeout, method: str, path: str, body: Mapping[str, Any] | None, place: Place | None = None
     ) -> AsyncIterator[httpx2.Response]:
-        """A response with status 200, tried again where another status may pass. One that is asked too much is waited
-        for, and off the clock, as long as other requests are answered; a look (`_answers`) does not wait."""
-        content, began, waits = None if body is None else encoded(body), time.monotonic(), 0
+        """A response with status 200, tried again where another status may pass. A server that is asked too much is
+        waited for, and off the clock, as long as other requests are answered; with a `place` in the window's turn."""
+        content, began, fails, refusals = None if body is None else encoded(body), time.monotonic(), 0, 0
         base = self._client.base_url
         while True:
-            async with self._client.stream(method, base.join(path), content=content) as answer:
+            async with AsyncExitStack() as stack:
+                if place is not None:
+                    await stack.enter_async_context(self._window.within(place, clock))
+                    if self._over is not None:
+                        raise self._over
+                sent = self._client.stream(method, base.join(path), content=content)
+                answer = await stack.enter_async_context(sent)
                 if answer.status_code == 200:
                     self._client.base_url = base
-                    if not is_look:  # else each row that is given up renews the patience of all others
+                    if place is not None:  # else each row that is given up renews the patience of all others
                         self._answered = time.monotonic()
                     yield answer
                     return
@@ -300,21 +302,30 @@ class Remote:
                     base = base.join("/v1/")
                     continue
                 after, status = answer.headers.get("retry-after", ""), answer.status_code
-                waits, is_busy = waits + 1, status == 429 or (status in (503, 529) and after != "")
-                longest = max(30.0, self.backend.seconds * is_busy)  # a failure's wait is on the clock
-                retry_sec = min(longest, float(after)) if after.isdecimal() else None
-                most = BUSY_SEC if retry_sec is None else self.backend.seconds + retry_sec
-                is_patient = is_busy and not is_look and time.monotonic() < max(began, self._answered) + most
-                if not (is_patient or ((status in RETRIED or status >= 500) and waits < TRIES)):
+                retry_sec = float(after) if after.isdecimal() else None
+                retry_sec = None if retry_sec is None else min(retry_sec, max(FAILED_SEC, self.backend.seconds))
+                if busy := is_busy(status, after):
+                    refusals += 1
+                    most = BUSY_SEC if retry_sec is None else self.backend.seconds + retry_sec
+                    is_in_time = place is not None and time.monotonic() < max(began, self._answered) + most
+                    pause = self._pause(refusals, retry_sec, place)
+                else:
+                    fails += 1
+                    is_in_time = is_passing(status) and fails < TRIES
+                    pause = 2.0 ** (min(fails, TRIES) - 3) if retry_sec is None else min(FAILED_SEC, retry_sec)
+                if not (is_in_time or (busy and refusals < TRIES)):
                     raise await self._refusal(answer)
-            pause = 2.0 ** (min(waits, TRIES) - 3) if retry_sec is None else retry_sec
-            if is_patient and retry_sec is None:  # some count what they refuse
-                pause = 2.0 ** (min(waits, 9) - 4)
-            elif is_busy:  # who asks again at once for ever is no help
-                pause = max(pause, 2.0 ** (min(waits, 6) - 5))
-            if is_busy:
+            if busy:
                 clock.reschedule(asyncio.get_running_loop().time() + pause + self.backend.seconds)
             await asyncio.sleep(pause)
+
+    def _pause(self, refusals: int, retry_sec: float | None, place: Place | None) -> float:
+        """Seconds behind so many refusals of a request by a server that is asked too much. A look, which has no place,
+        waits for no time that the server says: others wait for it."""
+        if place is None:
+            return 2.0 ** (min(refusals, TRIES) - 4)
+        own = self._window.refused(place, says_when=retry_sec is not None)
+        return own if retry_sec is None else max(own, retry_sec, 2.0 ** (min(refusals, 6) - 5))
 
     async def _refusal(self, answer: httpx2.Response) -> RedraftError:
         """A response whose status is not 200 as an error of ours."""
@@ -322,7 +333,7 @@ class Remote:
         with suppress(ValueError, LookupError, TypeError, RecursionError):
             said = json.loads(said)["error"]["message"]
         said = f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
-        return _refused(answer.status_code, said)
+        return refused(answer.status_code, said)
 
     async def _parts(self, answer: httpx2.Response, most: int | None = None) -> AsyncGenerator[bytes, None]:
         """What comes of an answer. Raises LongError for one of over `most` bytes."""
@@ -345,7 +356,7 @@ class Remote:
                 yield clock
         except (TimeoutError, httpx2.ReadTimeout, httpx2.WriteTimeout):
             said = f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout"
-            raise FailedError(said, LATE) from None
+            raise LateError(said) from None
         except httpx2.HTTPError as error:
             kind = AbsentError if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else BrokenError
             said = f"cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
@@ -359,17 +370,6 @@ class Remote:
         most = MOST_SHOWN + len(self.backend.key)
         found = str(said)[:most].replace(self.backend.key or "\0", "[the key]")[:MOST_SHOWN]
         return "".join(one if one.isprintable() else " " for one in found).strip()[:300]
-
-
-def _refused(status: int, said: str) -> StatusError:
-    """A status other than 200 as an error of ours."""
-    said = f"{said}; look at the URL" if status < 400 else said
-    return (FailedError if status in RETRIED or status >= 500 else RefusedError)(said, status)
-
-
-def _is_own(status: int) -> bool:
-    """Whether a refusal is of one request, whatever a server says to others; of 403 and its like only others tell."""
-    return 400 <= status < 500 and status not in (401, 402, 403, 404, 408, 429)
 
 
 def count_of(usage: Any, name: str) -> int | None:
