@@ -684,6 +684,8 @@ def test_what_is_left_out_of_everything_is_not_changed(instruction: str, after: 
         ("name: we sell everything but beer", '{"name": "we sell everything but beer", "port": 80}'),
         ('Set name to "everything but you"', '{"name": "everything but you", "port": 80}'),
         ("Replace old with one but remove port", '{"name": "one"}'),
+        ("Set name and port to h and 3001 respectively", '{"name": "h", "port": 3001}'),
+        ("Please change port and name to 7, and a b, respectively.", '{"name": "a b", "port": 7}'),
     ],
 )
 def test_but_stands_in_values_and_begins_clauses(instruction: str, after: str) -> None:

@@ -226,6 +226,10 @@ def _switched(found: re.Match[str], shown: Mapping[int, Member], over: Mapping[i
     return f"set {one.name} to {value.strip(chr(34))}"
 
 
+_SHARES = re.compile(r"(.+?),? respectively(?:,? please)?!?", re.IGNORECASE)
+"""Values of which each key has its own."""
+
+
 def spread(members: Mapping[str, str], instruction: str) -> str:
     """An instruction in plainer words: keys by their names where words of one alone are said ("the retries"), a clause
     for each of several keys that get one value, and "set" and "replace" for other ways to say so."""
@@ -261,5 +265,7 @@ def spread(members: Mapping[str, str], instruction: str) -> str:
     )
     if found := many.match(instruction):
         value, named_all = instruction[found.end() :].rstrip("."), re.split(r", (?:and )?| and ", found[1] or found[2])
-        instruction = ", ".join(f"set {one} to {value}" for one in named_all)
+        each = re.split(r", (?:and )?| and ", shares[1]) if (shares := _SHARES.fullmatch(value)) else [value]
+        values = each if len(each) == len(named_all) else [value] * len(named_all)
+        instruction = ", ".join(f"set {one} to {said}" for one, said in zip(named_all, values, strict=True))
     return instruction.translate(inside)
