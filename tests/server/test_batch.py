@@ -32,7 +32,7 @@ from redraft.errors import BusyError, DeadlineError, RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.options import MOST_STEPS_IN_ALL
 from redraft.server.http.errors import ApiError
-from redraft.server.http.service import Service
+from redraft.server.http.service import KEPT_THREADS, Service
 from redraft.server.http.settings import Settings
 from redraft.server.openai import batch, chat
 from redraft.server.openai.batch import MOST_LINE_BYTES
@@ -580,7 +580,8 @@ def test_the_answers_of_a_row_share_its_steps(service: Service) -> None:
     assert {each.most_steps for each in long} == {48 * 50}
 
 
-def test_a_row_of_many_answers_leaves_room_for_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [2, 64])
+def test_a_row_of_many_answers_leaves_room_for_others(at_once: int, tmp_path: Path) -> None:
     """One of as many as may be under way kept all others from being begun until it ended."""
     rows = [{"prompt": "slow", "n": 64}, *({"prompt": f"{i}"} for i in range(9))]
     (tmp_path / "in").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -594,7 +595,7 @@ def test_a_row_of_many_answers_leaves_room_for_others(tmp_path: Path) -> None:
         others += 1
         return 200, {}
 
-    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=64).errors == 0
+    assert answer_rows(answered, tmp_path / "in", tmp_path / "out", at_once=at_once).errors == 0
 
 
 def test_a_row_is_prepared_beside_the_others_and_ends_with_its_task(service: Service) -> None:
@@ -611,7 +612,14 @@ def test_a_row_is_prepared_beside_the_others_and_ends_with_its_task(service: Ser
         except DeadlineError:
             ended.set()
 
+    seen = list[str]()
+
     async def beside() -> None:
+        for _ in range(3):
+            seen.append(await service.aside(lambda: threading.current_thread().name, size=1))
+        assert len({name.rpartition("_")[0] for name in seen}) == 1
+        assert service._aside is not None
+        assert service._aside._max_workers == KEPT_THREADS
         slow = asyncio.create_task(service.aside(compiles, size=9))
         await asyncio.to_thread(begun.wait, 20)
         assert await asyncio.wait_for(batch.answer(service, b'{"prompt": "a", "max_tokens": 1}', 1), 20)

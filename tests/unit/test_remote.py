@@ -544,27 +544,6 @@ def test_a_row_at_which_a_server_ends_is_passed_although_none_was_answered_befor
     assert statuses_of(out) == [502, 200, 200]
 
 
-def test_rows_that_stand_behind_others_in_a_queue_are_asked_again(tmp_path: Path, shell: Shell) -> None:
-    """Behind 63 of our own in a server that answers one at a time most rows had a 504 and no answer."""
-    place, out = write_plain(tmp_path, 12)
-    line, moved = list[object](), threading.Condition()
-
-    def slow(stub: Stub, write: Write) -> None:
-        mine = object()
-        with moved:
-            line.append(mine)
-            moved.wait_for(lambda: line[0] is mine)
-            stub.over.wait(0.2)
-            line.remove(mine)
-            moved.notify_all()
-        write(reply({"choices": [{}]}))
-
-    with Stub([slow], well=WHOLE) as stub:
-        words = ["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url, "--model", "m"]
-        shell([*words, "--timeout", "1.3"], 0)
-    assert statuses_of(out) == [200] * 12
-
-
 def test_a_user_hears_that_a_server_is_waited_for(
     tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,6 +576,35 @@ def test_a_limiter_is_asked_about_as_often_as_it_answers(tmp_path: Path, shell: 
         assert len(stub.seen) < 60 * 5
     assert statuses_of(out) == [200] * 60
     assert answered[-1] - answered[0] < 10, "two seconds at least"
+
+
+def test_rows_in_line_ask_no_more_when_the_run_is_over() -> None:
+    async def one(url: str) -> None:
+        remote = Remote(Backend(url, model="m"))
+        remote._window._until = time.monotonic() + 0.3
+        row = asyncio.create_task(remote.post("completions", {"prompt": "a"}))
+        await asyncio.sleep(0.1)
+        remote._over = RunError("over")
+        with pytest.raises(RunError, match="over"):
+            await row
+        await remote.aclose()
+
+    with Stub([WHOLE]) as stub:
+        asyncio.run(one(stub.url))
+        assert not stub.seen
+
+
+def test_answers_in_pieces_widen_the_window() -> None:
+    """Behind some refusals each one of `eval` cost eight seconds for ever."""
+    with Stub([says(reply(DENIED, "429 Later")), says(GOOD)]) as stub:
+
+        async def both() -> None:
+            remote = Remote(Backend(stub.url, model="m"))
+            await remote.ask("a", {})
+            assert (remote._window.size, remote._window._strikes) == (2, 0)
+            await remote.aclose()
+
+        asyncio.run(both())
 
 
 def test_a_look_that_is_asked_too_much_gives_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redraft.measure import window as module
-from redraft.measure.window import CUT, FEW, FIRST_SEC, MOST_SEC, Place, Window
+from redraft.measure.window import CUT, DOUBT, FEW, FIRST_SEC, MOST_SEC, REGAINED, Place, Window
 
 
 @pytest.fixture
@@ -91,37 +91,105 @@ def test_a_request_that_is_always_refused_is_no_sign_for_the_others(passes: Any)
     assert pauses[-1] > 1
 
 
+def test_one_that_is_refused_as_often_as_others_were_before_their_answers_is_a_sign(passes: Any) -> None:
+    window = Window()
+    often, places = Place(), sent(window, 9)
+    for place in places:
+        place.refusals = 4
+        window.answered(place)
+    for _ in range(FEW + 2 * 4):
+        passes(1)
+        often.sent = module.time.monotonic()
+        assert window.refused(often, says_when=True) == 0
+        window._answers += 1
+        window._strikes = 0
+    often.sent = module.time.monotonic()
+    assert window.refused(often, says_when=True) > 0
+    window._strikes = 1
+    window._answers += 1
+    assert window.refused(often, says_when=True) == 0, "nobody is answered without a pause"
+    window._strikes = 0
+    assert window.refused(often, says_when=True) == 0, "no other was answered since"
+
+
 def test_who_comes_too_late_behind_others_is_told_from_who_takes_long(passes: Any) -> None:
     window = Window()
-    first, _, third = sent(window, 3)
+    places = sent(window, 6)
     passes(20)
-    assert window.was_behind(third) is None, "none was ever answered, so nothing is known"
-    window.answered(first)
-    assert window.was_behind(third) == 1
+    assert window.late(places[5]) is None, "none was ever answered, so nothing is known"
+    for place in places[:4]:
+        window.answered(place)
+    assert [window.late(place) for place in places[4:]] == [4, 4]
+    assert window.size == 2, "half of what came in time"
+    passes(1)
+    third, fourth = sent(window, 2)
+    assert window.late(fourth) == 0
     assert window.size == 1
-    ended(window, 3)
-    (alone,) = sent(window)
-    assert window.was_behind(alone) is None, "it stood behind nobody"
-    alone.ahead = 1
+    assert window.late(third) is None, "it stood behind nobody"
     for seconds, found in ((1, 1), (5, None)):
+        fourth.sent, fourth.answers = module.time.monotonic(), window._answers
         passes(seconds)
         (later,) = sent(Window())
         passes(20)
         window.answered(later)
-        assert window.was_behind(alone) == found, "one that was sent much later was answered before it"
+        assert window.late(fourth) == found, "one that was sent much later was answered before it"
+
+
+def test_the_window_opens_where_those_asked_again_alone_are_late_again(passes: Any) -> None:
+    """Rows that take too long themselves went one by one, each for as long as the limit is."""
+    window = Window()
+    window.size = 1
+    window._answers = 1
+    for number in range(1, DOUBT + 1):
+        assert window.size == 1
+        assert window.late(Place(lates=1)) is None
+        assert window.late(Place(ahead=1)) == (1 if number < DOUBT else None)
+    assert window.size == math.inf
+    answered = DOUBT / REGAINED
+    for _ in range(int(answered)):
+        assert window.late(Place(ahead=1)) is None
+        window.answered(Place())
+    window.answered(Place(lates=1))
+    assert window.late(Place(ahead=1)) == window._answers, "others were answered meanwhile"
 
 
 def test_those_that_wait_go_in_the_order_of_their_coming_and_off_the_clock() -> None:
-    window, order = Window(), []
+    window, order = Window(), list[int]()
     window.size = 1
 
-    async def one(number: int) -> None:
+    async def one(number: int, seconds: float = 0.1) -> None:
         async with asyncio.timeout(0.2) as clock, window.within(Place(), clock):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(seconds)
             order.append(number)
 
     async def all_of_them() -> None:
-        await asyncio.gather(*map(one, range(5)))
+        *_, late = await asyncio.gather(*map(one, range(5)), one(9, 60), return_exceptions=True)
+        assert isinstance(late, TimeoutError), "on the clock again, once it is sent"
 
     asyncio.run(all_of_them())
     assert order == [*range(5)]
+    assert window._under_way == 0
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_one_that_waits_and_is_cancelled_is_not_sent(turns: int) -> None:
+    """Python's `wait_for` lost that its task was cancelled, and the end of a run waited for one more answer."""
+    window, begun = Window(), []
+    window._until = module.time.monotonic() + 0.2
+
+    async def one() -> None:
+        async with asyncio.timeout(9) as clock, window.within(Place(), clock):
+            begun.append(1)
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(one())
+        await asyncio.sleep(0.05)
+        window._moved.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert not begun

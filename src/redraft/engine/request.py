@@ -119,8 +119,8 @@ class ResolvedRequest:
 
     @property
     def most_steps(self) -> int:
-        """Steps in all behind which each further canvas has one: an equal share, which no answer with the usual steps
-        for each canvas uses up."""
+        """Steps in all behind which each further canvas has one: an equal share, or the usual ones of each canvas, as
+        far as one answer alone may have them."""
         usual = Policy.max_steps * -(-self.max_tokens // max(1, self.width))
         return max(MOST_STEPS_IN_ALL // self.answers, min(MOST_STEPS_IN_ALL, usual))
 

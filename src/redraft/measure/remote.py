@@ -20,6 +20,7 @@ from typing import Any
 import httpx2
 
 from redraft.errors import RedraftError, RequestError, RunError
+from redraft.measure.event_stream import lines_of
 from redraft.measure.failures import (
     MISTAKEN,
     TRIES,
@@ -40,12 +41,11 @@ from redraft.measure.window import Place, Window
 
 BUSY_SEC = 90.0
 """How long a server is waited for that is asked too much and does not say when to come back, since its last answer."""
-FAILED_SEC = 30.0
-"""The longest wait that a server which fails may ask for: it is on the clock."""
-BREAKS_SEC = (0.5, 2.0)
-"""Pauses behind answers that broke off."""
-MOST_LATE = 2
-"""How often a request is asked again that had no answer in time because it stood behind others."""
+FAILED_SEC, BREAKS_SEC = 30.0, (0.5, 2.0)
+"""The longest wait that a server which fails may ask for, since it is on the clock; pauses behind what broke off."""
+MOST_LATE, MOST_VAIN = 8, 2
+"""How often a request is asked again that had no answer in time because it stood behind others; of these, where no
+other had one meanwhile."""
 AWAY_SEC = (1.0, 2.0, 4.0, 8.0, *[15.0] * 19)
 """Pauses between small requests to a server that fails and may be back: five minutes, in which it loads its model."""
 LONG = 2  # pauses behind which a user is to know of it
@@ -60,8 +60,6 @@ MOST_VALUES = 2**22
 """Of an answer: each takes some hundred bytes where it is read."""
 MOST_BYTES = 2**26
 """Of one answer, where no fewer are allowed."""
-EVERY_LINES = 256
-"""Lines of a stream between two that let the event loop look at the clock and at Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +111,11 @@ class Remote:
     async def ask(self, prompt: str | Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> Reply:
         """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError."""
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
-        body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
-        body |= {"model": await self._name()}
+        asked = {"stream": True, "stream_options": {"include_usage": True}, "model": await self._name()}
+        body, place = {name: prompt, **fields, **asked}, Place()
         text, finish, usage, began, first = "", None, None, time.monotonic(), 0.0
-        async with self._errors() as clock, self._sent(clock, "POST", path, body, Place()) as answer:
-            async for line in _lines(self._parts(answer)):
+        async with self._errors() as clock, self._sent(clock, "POST", path, body, place) as answer:
+            async for line in lines_of(self._parts(answer)):
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
                 chunk = json.loads(line[5:])
@@ -141,10 +139,10 @@ class Remote:
         """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
         much when it is read. Raises a StatusError where the server fails at this body or refuses it, and answers
         others; where it answers none, RequestError for a lasting refusal, else RunError."""
-        outages, pauses, lates = 0, iter(BREAKS_SEC), iter(range(MOST_LATE))
+        outages, pauses, lates, vain = 0, iter(BREAKS_SEC), 0, 0
         while True:
             alone, is_suspect = self._alone, outages > 1  # one of the rows at which it broke off twice may end it
-            place = Place()
+            place = Place(lates=lates)
             async with AsyncExitStack() as turn:
                 if is_suspect:
                     await turn.enter_async_context(alone)
@@ -160,9 +158,10 @@ class Remote:
                     problem: StatusError | BrokenError = error
                 except (FailedError, BrokenError) as error:
                     problem = error
-                passed = self._window.was_behind(place) if isinstance(problem, LateError) else None
-                is_again = passed is not None and next(lates, None) is not None
-                if is_again and passed:
+                meanwhile = self._window.late(place) if isinstance(problem, LateError) else None
+                lates, vain = lates + 1, vain + (not meanwhile)
+                is_again = meanwhile is not None and lates <= MOST_LATE and vain <= MOST_VAIN
+                if is_again and meanwhile:
                     continue
                 was_away = not await self._is_well(path, body.get("model"), problem)
                 if is_found := was_away and is_suspect and alone is self._alone:
@@ -193,7 +192,8 @@ class Remote:
                     self._back = math.inf
                     if pause is None or time.monotonic() > failed + sum(AWAY_SEC):
                         ends = RequestError if isinstance(problem, RefusedError) else RunError
-                        self._over = ends(f"{problem} (and nothing else is answered, so the rows stay open)")
+                        fewer = "; lower --at-once" if isinstance(problem, LateError) else ""
+                        self._over = ends(f"{problem}{fewer} (and nothing else is answered, so the rows stay open)")
                         raise self._over
                     if count == LONG:
                         self._note(f"{problem}; it is waited for, {sum(AWAY_SEC) / 60:.0f} minutes at most")
@@ -249,9 +249,8 @@ class Remote:
             raise (BrokenError if is_passing(status) else RefusedError)(said, status)
         if not isinstance(found.get("choices"), list) or not found["choices"]:
             raise StrangeError(f"{self.where} answered 200 and no choices: {self._shown(found)}", 500)
-        if place is not None:
-            self._window.answered(place)
-            began = place.sent  # before it may have been refused, which says nothing of a server that has failed since
+        if place is not None:  # before it may have been refused, which says nothing of a server that has failed since
+            began = place.sent
         self._good[path], self._looked = named["model"], max(self._looked, began)
         return data
 
@@ -297,6 +296,8 @@ class Remote:
                     if place is not None:  # else each row that is given up renews the patience of all others
                         self._answered = time.monotonic()
                     yield answer
+                    if place is not None:
+                        self._window.answered(place)
                     return
                 if answer.status_code == 404 and base.path == "/" and not self._good:  # a URL that lacks its /v1
                     base = base.join("/v1/")
@@ -384,17 +385,3 @@ def encoded(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the request cannot be written as JSON: {error!s:.200}") from None
-
-
-async def _lines(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Lines of an event stream. httpx's own would also split at separators that stand inside a JSON string."""
-    rest = bytearray()
-    async for part in parts:
-        rest += part
-        if b"\n" in part:
-            *lines, rest = rest.split(b"\n")
-            for number, line in enumerate(lines, 1):
-                if number % EVERY_LINES == 0:  # a part may come unpacked from a few bytes
-                    await asyncio.sleep(0)
-                yield bytes(line)
-    yield bytes(rest)

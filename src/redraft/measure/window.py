@@ -22,12 +22,14 @@ CUT = 0.7
 """What is left of the window behind a refusal; as in CUBIC (RFC 9438)."""
 FIRST_SEC, MOST_SEC = 0.125, 8.0
 """Pauses of those that are refused without a time to wait."""
+MOST_STRIKES = 6  # behind which the pause is the longest
 FEW = 3
 """Refusals of one request, beyond twice the usual ones, behind which it is no sign for others, if they are answered."""
-
-
 OVERTAKEN = 1 / 8
 """Of the time that one waits: those sent together come in another order."""
+DOUBT, REGAINED = 4, 1 / 64
+"""Requests that were late again though they were alone, beyond those answered when they were asked again, behind which
+nobody is taken to stand behind others; and how many of these each other answer makes up for, of twice as many."""
 
 
 @dataclass(eq=False)
@@ -36,9 +38,10 @@ class Place:
 
     sent: float = -math.inf
     answers: int = 0  # of others, when it was sent
-    ahead: int = 0  # others that were under way then
+    ahead: int = 0  # others that the server may have had then
+    lates: int = 0  # how often it was late before
     refusals: int = 0
-    passed: int = 0  # answers to others, when it was last refused
+    at_refusal: int = 0  # answers to others, when it was last refused
 
 
 class Window:
@@ -48,8 +51,9 @@ class Window:
         self.size = math.inf
         self._under_way, self._answers, self._usual = 0, 0, 0.0  # usual: refusals behind which one is answered
         self._latest = self._cut = -math.inf  # latest: when an answered one was sent
-        self._strikes, self._until, self._passed = 0, -math.inf, 0  # passed: answers before the last cut
-        self._proven = 1.0  # as many were under way of late when one was sent that was answered
+        self._strikes, self._until, self._at_cut = 0, -math.inf, 0  # at_cut: answers before the last cut
+        self._proven = 1.0  # requests under way when an answered one was sent, of late the most
+        self._trust = 0.0  # that who is late stood behind others
         self._turn, self._moved = asyncio.Lock(), asyncio.Event()
 
     @asynccontextmanager
@@ -62,14 +66,16 @@ class Window:
         async with self._turn:  # in the order of their coming
             while (pause := self._until - time.monotonic()) > 0 or self._under_way >= self.size:
                 self._moved.clear()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._moved.wait(), pause if pause > 0 else None)
+                with suppress(TimeoutError):  # `wait_for` of Python 3.11 may lose that its task is cancelled
+                    async with asyncio.timeout(pause if pause > 0 else None):
+                        await self._moved.wait()
             place.ahead = self._under_way
             self._under_way += 1
         clock.reschedule(None if left is None else loop.time() + left)
         place.sent, place.answers = time.monotonic(), self._answers
         try:
             yield
+            place.ahead = 0  # what is late from now on stood behind nobody
         finally:
             self._under_way -= 1
             self._moved.set()
@@ -78,6 +84,8 @@ class Window:
         """One had its answer."""
         self._answers += 1
         self._latest, self._strikes = max(self._latest, place.sent), max(0, self._strikes - 1)
+        gained = 1.0 if place.lates else min(REGAINED, max(0.0, -self._trust))
+        self._trust = min(DOUBT, self._trust + gained)
         self._usual = max(0.9 * self._usual, place.refusals)
         self._proven = max(0.98 * self._proven, place.ahead + 1)
         self.size += 1 / self.size
@@ -86,30 +94,35 @@ class Window:
     def refused(self, place: Place, *, says_when: bool) -> float:
         """One was refused, since too much is asked: seconds for which it is not to ask again, where the server does not
         say it."""
-        now, before = time.monotonic(), place.passed
-        place.refusals, place.passed = place.refusals + 1, self._answers
-        if place.refusals > FEW + 2 * self._usual and place.passed > before and not self._strikes:  # it alone is
+        now, before = time.monotonic(), place.at_refusal
+        place.refusals, place.at_refusal = place.refusals + 1, self._answers
+        if place.refusals > FEW + 2 * self._usual and self._answers > before and not self._strikes:  # it alone is
             return _about(min(MOST_SEC, FIRST_SEC * 2.0 ** min(place.refusals - FEW, 9)))
         if place.sent >= self._cut:
-            self._strikes += self.size <= max(1.0, self._proven) or self._answers == self._passed
-            self._passed = self._answers
+            is_least = self.size <= max(1.0, self._proven) or self._answers == self._at_cut
+            self._strikes, self._at_cut = min(MOST_STRIKES, self._strikes + is_least), self._answers
             self._cut_to(max(self._proven, CUT * min(self.size, self._under_way)))
             self._proven *= 0.9
             if not says_when:
-                self._until = now + _about(min(MOST_SEC, FIRST_SEC * 2.0 ** min(self._strikes, 9)))
+                self._until = now + _about(min(MOST_SEC, FIRST_SEC * 2.0**self._strikes))
         return 0.0
 
-    def was_behind(self, place: Place) -> int | None:
-        """Whether a request that had no answer in time stood behind others: then how many were answered meanwhile, to
-        which the window is cut. None where one that was sent well after it was answered before, so that it takes long
-        itself, or there were no others."""
+    def late(self, place: Place) -> int | None:
+        """One had no answer in time. If it stood behind others: how many were answered meanwhile, to half of which the
+        window is cut. None where one that was sent well after it was answered before, so that it takes long itself, or
+        there were no others, or who was asked again alone was mostly late again; then the window opens."""
         overtaken = self._latest > place.sent + OVERTAKEN * (time.monotonic() - place.sent)
-        if overtaken or not (self._answers and place.ahead):
+        if place.lates and not place.ahead:
+            self._trust -= 1
+            if -DOUBT - 1 < self._trust <= -DOUBT:
+                self._trust, self.size = -2.0 * DOUBT, math.inf
+                self._moved.set()
+        if overtaken or not (self._answers and place.ahead) or self._trust <= -DOUBT:
             return None
-        passed = self._answers - place.answers
+        meanwhile = self._answers - place.answers
         if place.sent >= self._cut:
-            self._cut_to(passed / 2)
-        return passed
+            self._cut_to(meanwhile / 2)
+        return meanwhile
 
     def _cut_to(self, size: float) -> None:
         self.size, self._cut = max(1.0, min(self.size, size)), time.monotonic()

@@ -127,21 +127,20 @@ class Service:
 
     async def aside(self, work: Callable[[*Given], T], *given: *Given, size: int) -> T:
         """As `on_thread`, for a row of `size` bytes in a batch, which bounds what is under way; it is ended with its
-        task, and small ones come first."""
+        task, and small ones come first of those on threads."""
         context, left = copy_context(), threading.Event()
         context.run(GONE.set, left)
+        context.run(CALLER.set, "rows")  # of which some have begun at a time, as of any caller's
 
         def done() -> T:
             with PREPARING.turn(secrets.token_hex(), counted=False, size=size):
                 return awaited(work, *given)
 
         self._aside = self._aside or _Pool(KEPT_THREADS, "row")
-        self._leaving.add(left.set)
         try:
             return await asyncio.wrap_future(self._aside.submit(context.run, done))
         finally:
             left.set()
-            self._leaving.discard(left.set)
 
     def _pool(self) -> ThreadPoolExecutor:
         """Threads for as many requests as there may be."""
