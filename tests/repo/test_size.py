@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 56_060, TESTS: 43_100}
+WHOLE_WALLS = {SOURCE: 56_100, TESTS: 43_200}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -21,7 +21,7 @@ PART_WALLS = {
     "constraints": 8_880,
     "tasks": 2_770,
     "tune": 4_510,
-    "measure": 3_220,
+    "measure": 3_260,
     "server": 6_945,
     "operations": 5_120,
     "trace": 650,

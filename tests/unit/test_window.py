@@ -69,8 +69,9 @@ def test_the_pause_grows_where_no_window_is_left(passes: Any) -> None:
     window.answered(place)
     assert window.size == 2
     passes(0.1)
+    assert window._until <= module.time.monotonic()
     window.refused(place, says_when=True)
-    assert window._until < module.time.monotonic(), "the server says itself when"
+    assert window._until <= module.time.monotonic(), "the server says itself when"
 
 
 def test_a_request_that_is_always_refused_is_no_sign_for_the_others(passes: Any) -> None:
@@ -116,7 +117,6 @@ def test_who_comes_too_late_behind_others_is_told_from_who_takes_long(passes: An
     window = Window()
     places = sent(window, 6)
     passes(20)
-    assert window.late(places[5]) is None, "none was ever answered, so nothing is known"
     for place in places[:4]:
         window.answered(place)
     assert [window.late(place) for place in places[4:]] == [4, 4]
@@ -133,6 +133,40 @@ def test_who_comes_too_late_behind_others_is_told_from_who_takes_long(passes: An
         passes(20)
         window.answered(later)
         assert window.late(fourth) == found, "one that was sent much later was answered before it"
+
+
+def test_a_server_that_slows_down_by_what_it_has_is_asked_less(passes: Any) -> None:
+    """All rows that were sent at once were late at once, none was asked again, and so on to the end."""
+    window = Window()
+    *_, last = sent(window, 6)
+    passes(20)
+    assert window.late(last) == 0
+    assert window.size == 1
+
+
+def test_who_breaks_off_leaves_room_for_those_that_it_left(passes: Any) -> None:
+    window = Window()
+    window.broken(Place(beside=4))
+    assert window.size == 4
+    window.broken(Place(beside=63))
+    assert window.size == 4
+    window.broken(Place())
+    assert window.size == 1
+
+
+def test_a_limiter_that_lets_none_through_is_asked_less_though_it_says_when(passes: Any) -> None:
+    """Each of 64 came back when it was told to, and one that counts what it refuses let hardly any through."""
+    window, pauses = Window(), []
+    for _ in range(14):
+        (place,) = sent(window)
+        window.refused(place, says_when=True)
+        pauses.append(window._until - module.time.monotonic())
+        passes(MOST_SEC)
+    assert pauses[0] < 0.1
+    assert pauses[-1] == MOST_SEC
+    window.opened()
+    assert window._until < module.time.monotonic()
+    assert not window._strikes
 
 
 def test_the_window_opens_where_those_asked_again_alone_are_late_again(passes: Any) -> None:

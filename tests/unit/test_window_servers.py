@@ -16,7 +16,7 @@ import pytest
 from redraft.errors import RedraftError
 from redraft.measure.remote import Backend, Remote
 
-Server = Callable[[float], Any]  # how an answer of so many seconds comes: its status
+Server = Callable[[float], Any]  # how an answer of so many seconds comes: its status, and when to come back
 AT_ONCE = 64
 
 
@@ -45,27 +45,65 @@ def slots(number: int, *, works_on: bool = False) -> Server:
         async with free:
             await asyncio.sleep(seconds)
 
-    async def answered(seconds: float) -> int:
+    async def answered(seconds: float) -> tuple[int, int]:
         work = asyncio.ensure_future(worked(seconds))
         await (asyncio.shield(work) if works_on else work)
-        return 200
+        return 200, 0
 
     return answered
 
 
-def rate(per_sec: float) -> Server:
-    """So many a second, with as many at once, and 429 to those beyond."""
-    left, last = per_sec, -1e9
+def rate(number: int, per_sec: float = 1.0, *, counts: bool = False, says: bool = False) -> Server:
+    """So many within any such time, and 429 to those beyond, which may count, too, and be told when to come back."""
+    passed = list[float]()
 
-    async def answered(seconds: float) -> int:
-        nonlocal left, last
+    async def answered(seconds: float) -> tuple[int, int]:
         now = time.monotonic()
-        left, last = min(per_sec, left + (now - last) * per_sec), now
-        if left < 1:
-            return 429
-        left -= 1
+        passed[:] = [at for at in passed if at > now - per_sec]
+        is_free = len(passed) < number
+        passed.extend([now] if is_free or counts else [])
+        if not is_free:
+            return 429, int(passed[-number] + per_sec - now) + 1 if says else 0
         await asyncio.sleep(seconds)
-        return 200
+        return 200, 0
+
+    return answered
+
+
+def shared() -> Server:
+    """All at the same time, each the slower the more there are."""
+    under_way = 0
+
+    async def answered(seconds: float) -> tuple[int, int]:
+        nonlocal under_way
+        under_way += 1
+        try:
+            while seconds > 0:
+                now = time.monotonic()
+                await asyncio.sleep(min(0.5, seconds * under_way))
+                seconds -= max(1e-3, (time.monotonic() - now) / under_way)
+        finally:
+            under_way -= 1
+        return 200, 0
+
+    return answered
+
+
+def drops(number: int) -> Server:
+    """So many at a time; the connections of others break off."""
+    under_way = 0
+
+    async def answered(seconds: float) -> tuple[int, int]:
+        nonlocal under_way
+        if under_way == number:
+            await asyncio.sleep(0.01)
+            raise httpx2.ReadError("dropped")
+        under_way += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            under_way -= 1
+        return 200, 0
 
     return answered
 
@@ -81,8 +119,9 @@ def run(
 
         async def handle(request: httpx2.Request) -> httpx2.Response:
             prompt = json.loads(request.content)["prompt"]
-            status = await serve(0.1 if prompt == "Hi" else rows[int(prompt)])
-            return httpx2.Response(status, json={"choices": [{}]} if status == 200 else {"error": {"message": "no"}})
+            status, after = await serve(0.1 if prompt == "Hi" else rows[int(prompt)])
+            said = {"choices": [{}]} if status == 200 else {"error": {"message": "no"}}
+            return httpx2.Response(status, headers={"retry-after": f"{after}"} if after else {}, json=said)
 
         remote = Remote(Backend("http://other/v1", model="m", seconds=timeout))
         remote._client = httpx2.AsyncClient(base_url="http://other/v1", transport=httpx2.MockTransport(handle))
@@ -115,6 +154,7 @@ def some(number: int, seconds: float) -> list[float]:
     ("server", "rows", "timeout", "most_sec"),
     [
         pytest.param(lambda: rate(5), some(300, 1), 600, 90, id="five a second"),
+        pytest.param(lambda: rate(60, 60, counts=True, says=True), some(300, 1), 600, 600, id="counts who is refused"),
         pytest.param(lambda: slots(1), some(128, 60), 600, 11_000, id="one at a time, a tenth of the limit each"),
         pytest.param(lambda: slots(4), some(300, 20), 120, 2_000, id="four at a time"),
         pytest.param(lambda: slots(1, works_on=True), some(300, 1.5), 20, 900, id="works on at what was given up"),
@@ -139,7 +179,7 @@ FREE = 10**6
     [
         pytest.param(FREE, [*some(256, 1), *some(256, 700)], 600, 12_000, id="long rows at the end"),
         pytest.param(FREE, some(256, 700), 600, 12_000, id="long rows alone"),
-        pytest.param(FREE, [700.0] * 256, 600, 3_000, id="none in time"),
+        pytest.param(FREE, [700.0] * 256, 600, 6_000, id="none in time"),
         pytest.param(4, [100.0 if i % 10 == 3 else 1.5 for i in range(1000)], 60, 5_000, id="a tenth is endless"),
     ],
 )
@@ -149,4 +189,21 @@ def test_rows_that_take_too_long_themselves_cost_the_others_neither_answers_nor_
     """One by one, as the window had them, 256 of them took 39 hours."""
     took, _, statuses = run(monkeypatch, lambda: slots(number), rows, timeout)
     assert [status == 200 for status in statuses] == [seconds < timeout for seconds in rows]
+    assert took < most_sec
+
+
+@pytest.mark.parametrize(
+    ("server", "seconds", "timeout", "most_sec"),
+    [
+        *[pytest.param(lambda n=n: drops(n), 2, 600, 900 / n, id=f"breaks off beyond {n}") for n in (1, 4, 16)],
+        pytest.param(shared, 1, 20, 450, id="slower the more there are"),
+    ],
+)
+def test_most_rows_are_answered_by_a_server_that_says_not_what_it_has_room_for(
+    server: Callable[[], Server], seconds: float, timeout: float, most_sec: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to one row of five had an error, and every one where none could be answered beside so many."""
+    random.seed(1)
+    took, count, _ = run(monkeypatch, server, some(300, seconds), timeout)
+    assert count[200] > 285
     assert took < most_sec

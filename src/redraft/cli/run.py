@@ -190,7 +190,8 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.cli.row import with_images
     from redraft.cli.rows import MOST_ANSWERS_BYTES, answer_rows
     from redraft.measure.failures import StatusError
-    from redraft.measure.remote import MOST_BYTES, Remote, encoded
+    from redraft.measure.remote import MOST_BYTES, Remote
+    from redraft.measure.wire import encoded
     from redraft.server.http.connections import room_for
     from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import read_row

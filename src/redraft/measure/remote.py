@@ -20,7 +20,6 @@ from typing import Any
 import httpx2
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.measure.event_stream import lines_of
 from redraft.measure.failures import (
     MISTAKEN,
     TRIES,
@@ -38,16 +37,19 @@ from redraft.measure.failures import (
     refused,
 )
 from redraft.measure.window import Place, Window
+from redraft.measure.wire import count_of, encoded, lines_of
 
 BUSY_SEC = 90.0
 """How long a server is waited for that is asked too much and does not say when to come back, since its last answer."""
-FAILED_SEC, BREAKS_SEC = 30.0, (0.5, 2.0)
-"""The longest wait that a server which fails may ask for, since it is on the clock; pauses behind what broke off."""
+FAILED_SEC, BREAKS_SEC, MOST_ALONE = 30.0, (0.5, 1.0, 2.0, 4.0, 8.0), 2
+"""The longest wait that a server which fails may ask for, since it is on the clock; pauses behind what broke off, and
+how many of them where none is beside it."""
 MOST_LATE, MOST_VAIN = 8, 2
 """How often a request is asked again that had no answer in time because it stood behind others; of these, where no
 other had one meanwhile."""
 AWAY_SEC = (1.0, 2.0, 4.0, 8.0, *[15.0] * 19)
 """Pauses between small requests to a server that fails and may be back: five minutes, in which it loads its model."""
+AT_ONCE_SEC = 0.25  # within which what a server sent before it failed may still be read
 LONG = 2  # pauses behind which a user is to know of it
 MOST_TRIED = 8  # models that a server names which are tried where none has answered
 SMALL: Mapping[str, Mapping[str, Any]] = {
@@ -99,6 +101,7 @@ class Remote:
         self._looking, self._alone, self._window = asyncio.Lock(), asyncio.Lock(), Window()
         self._looked = self._back = -math.inf  # when it was last found to answer, and to do so again
         self._over: RedraftError | None = None  # what ends the run
+        self._is_reached = False  # something has taken a connection
         headers = {"content-type": "application/json"}
         headers |= {"authorization": f"Bearer {backend.key}"} if backend.key else {}
         timeout = httpx2.Timeout(backend.seconds, connect=min(10.0, backend.seconds))
@@ -139,10 +142,9 @@ class Remote:
         """The answer to a body as it stands, not streamed, in its JSON: one that waits for others takes many times as
         much when it is read. Raises a StatusError where the server fails at this body or refuses it, and answers
         others; where it answers none, RequestError for a lasting refusal, else RunError."""
-        outages, pauses, lates, vain = 0, iter(BREAKS_SEC), 0, 0
+        outages, breaks, vain, place = 0, 0, 0, Place()
         while True:
             alone, is_suspect = self._alone, outages > 1  # one of the rows at which it broke off twice may end it
-            place = Place(lates=lates)
             async with AsyncExitStack() as turn:
                 if is_suspect:
                     await turn.enter_async_context(alone)
@@ -159,20 +161,26 @@ class Remote:
                 except (FailedError, BrokenError) as error:
                     problem = error
                 meanwhile = self._window.late(place) if isinstance(problem, LateError) else None
-                lates, vain = lates + 1, vain + (not meanwhile)
-                is_again = meanwhile is not None and lates <= MOST_LATE and vain <= MOST_VAIN
+                place.lates, vain = place.lates + isinstance(problem, LateError), vain + (not meanwhile)
+                is_again = meanwhile is not None and place.lates <= MOST_LATE and vain <= MOST_VAIN
                 if is_again and meanwhile:
                     continue
+                size = self._window.size
+                if type(problem) in (BrokenError, AbsentError):
+                    self._window.broken(place)
                 was_away = not await self._is_well(path, body.get("model"), problem)
                 if is_found := was_away and is_suspect and alone is self._alone:
                     self._alone = asyncio.Lock()
             outages += was_away
             if is_again and not was_away:
                 continue
-            pause = BREAKS_SEC[0] if was_away else next(pauses, None)
-            if is_found or pause is None or (not was_away and isinstance(problem, StatusError)):  # tried again already
+            if was_away:  # then it says nothing of its room
+                self._window.size = max(self._window.size, size)
+            breaks += not was_away
+            most = len(BREAKS_SEC) if place.beside else MOST_ALONE
+            if is_found or breaks > most or (not was_away and isinstance(problem, StatusError)):  # tried again already
                 break
-            await asyncio.sleep(pause)
+            await asyncio.sleep(BREAKS_SEC[max(0, breaks - 1)])
         raise problem if isinstance(problem, StatusError) else FailedError(str(problem), problem.status)
 
     async def _is_well(self, path: str, own: object, problem: RedraftError) -> bool:
@@ -182,12 +190,16 @@ class Remote:
         async with self._looking:
             if self._over is not None:
                 raise self._over
+            before = self._back
             if self._looked < failed:
                 is_there = self._good or not isinstance(problem, MISTAKEN)
                 for count, pause in enumerate((*(AWAY_SEC if is_there else ()), None)):  # by either path, of two
                     if await self._answers(path, own) or await self._answers(next(iter(SMALL.keys() - {path})), own):
                         break
                     if self._looked >= failed or await self._has_others(path, own, problem):  # another row was answered
+                        break
+                    if self._answered > failed + AT_ONCE_SEC:  # no look had room, but others were answered all along
+                        self._back = before
                         break
                     self._back = math.inf
                     if pause is None or time.monotonic() > failed + sum(AWAY_SEC):
@@ -209,6 +221,7 @@ class Remote:
             known = next(iter(self._good.values()), self._model or own)
             if (model := self._good.get(path, known)) is not None:
                 await self._posted(path, {"model": model, **SMALL[path], "max_tokens": 1})
+                self._window.opened()
                 return True
             async with self._errors() as clock, self._sent(clock, "GET", "models", None) as answer:
                 return isinstance(json.loads(await self._whole(answer, MOST_BYTES))["data"], list)
@@ -289,7 +302,10 @@ class Remote:
                     await stack.enter_async_context(self._window.within(place, clock))
                     if self._over is not None:
                         raise self._over
-                sent = self._client.stream(method, base.join(path), content=content)
+                is_in_line = self._is_reached and place is not None
+                timeout = httpx2.Timeout(self.backend.seconds) if is_in_line else self._client.timeout
+                seen = {"trace": self._reaches}
+                sent = self._client.stream(method, base.join(path), content=content, timeout=timeout, extensions=seen)
                 answer = await stack.enter_async_context(sent)
                 if answer.status_code == 200:
                     self._client.base_url = base
@@ -319,6 +335,10 @@ class Remote:
             if busy:
                 clock.reschedule(asyncio.get_running_loop().time() + pause + self.backend.seconds)
             await asyncio.sleep(pause)
+
+    async def _reaches(self, event: str, _: object) -> None:
+        """Sees whether something took a connection, so that who has none now has a server without room for it."""
+        self._is_reached = self._is_reached or event == "connection.connect_tcp.complete"
 
     def _pause(self, refusals: int, retry_sec: float | None, place: Place | None) -> float:
         """Seconds behind so many refusals of a request by a server that is asked too much. A look, which has no place,
@@ -359,7 +379,10 @@ class Remote:
             said = f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout"
             raise LateError(said) from None
         except httpx2.HTTPError as error:
-            kind = AbsentError if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else BrokenError
+            is_absent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            if self._is_reached and isinstance(error, httpx2.ConnectTimeout):
+                raise LateError(f"{self.where} takes no further connection; lower --at-once") from None
+            kind = AbsentError if is_absent and not self._is_reached else BrokenError
             said = f"cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
             raise kind(f"{self.where} {said}") from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -371,17 +394,3 @@ class Remote:
         most = MOST_SHOWN + len(self.backend.key)
         found = str(said)[:most].replace(self.backend.key or "\0", "[the key]")[:MOST_SHOWN]
         return "".join(one if one.isprintable() else " " for one in found).strip()[:300]
-
-
-def count_of(usage: Any, name: str) -> int | None:
-    """What another server counts, if it is a number that can be one."""
-    count = usage.get(name) if isinstance(usage, dict) else None
-    return count if type(count) is int and 0 <= count < 2**53 else None
-
-
-def encoded(body: Mapping[str, Any]) -> bytes:
-    """A body as JSON. Raises RequestError for what JSON cannot hold."""
-    try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the request cannot be written as JSON: {error!s:.200}") from None

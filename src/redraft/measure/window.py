@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 CUT = 0.7
 """What is left of the window behind a refusal; as in CUBIC (RFC 9438)."""
-FIRST_SEC, MOST_SEC = 0.125, 8.0
+FIRST_SEC, MOST_SEC = 0.125, 32.0
 """Pauses of those that are refused without a time to wait."""
-MOST_STRIKES = 6  # behind which the pause is the longest
+MOST_STRIKES = 11  # behind which the pause is the longest
 FEW = 3
 """Refusals of one request, beyond twice the usual ones, behind which it is no sign for others, if they are answered."""
 OVERTAKEN = 1 / 8
@@ -39,6 +39,7 @@ class Place:
     sent: float = -math.inf
     answers: int = 0  # of others, when it was sent
     ahead: int = 0  # others that the server may have had then
+    beside: int = 0  # others that were under way when it ended
     lates: int = 0  # how often it was late before
     refusals: int = 0
     at_refusal: int = 0  # answers to others, when it was last refused
@@ -78,6 +79,7 @@ class Window:
             place.ahead = 0  # what is late from now on stood behind nobody
         finally:
             self._under_way -= 1
+            place.beside = self._under_way
             self._moved.set()
 
     def answered(self, place: Place) -> None:
@@ -99,13 +101,24 @@ class Window:
         if place.refusals > FEW + 2 * self._usual and self._answers > before and not self._strikes:  # it alone is
             return _about(min(MOST_SEC, FIRST_SEC * 2.0 ** min(place.refusals - FEW, 9)))
         if place.sent >= self._cut:
-            is_least = self.size <= max(1.0, self._proven) or self._answers == self._at_cut
+            is_shut = self._answers == self._at_cut
+            is_least = self.size <= max(1.0, self._proven) or is_shut
             self._strikes, self._at_cut = min(MOST_STRIKES, self._strikes + is_least), self._answers
             self._cut_to(max(self._proven, CUT * min(self.size, self._under_way)))
             self._proven *= 0.9
-            if not says_when:
-                self._until = now + _about(min(MOST_SEC, FIRST_SEC * 2.0**self._strikes))
+            if is_shut or not says_when:
+                first = FIRST_SEC / 8 if says_when else FIRST_SEC
+                self._until = now + _about(min(MOST_SEC, first * 2.0**self._strikes))
         return 0.0
+
+    def broken(self, place: Place) -> None:
+        """One broke off at a server that is well: it may have no room for more than those that it left under way."""
+        self.size = max(1.0, min(self.size, place.beside))
+
+    def opened(self) -> None:
+        """The server has answered something that is of none of these: who is refused by it is so alone."""
+        self._strikes, self._until = 0, -math.inf
+        self._moved.set()
 
     def late(self, place: Place) -> int | None:
         """One had no answer in time. If it stood behind others: how many were answered meanwhile, to half of which the
@@ -117,7 +130,7 @@ class Window:
             if -DOUBT - 1 < self._trust <= -DOUBT:
                 self._trust, self.size = -2.0 * DOUBT, math.inf
                 self._moved.set()
-        if overtaken or not (self._answers and place.ahead) or self._trust <= -DOUBT:
+        if overtaken or not place.ahead or self._trust <= -DOUBT:
             return None
         meanwhile = self._answers - place.answers
         if place.sent >= self._cut:
