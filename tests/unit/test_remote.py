@@ -654,7 +654,7 @@ def test_a_server_that_is_gone_is_waited_for_once(
     slow_sec: float, tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not once for each row that it failed; and where the looks themselves take time, no longer than the pauses."""
-    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.05,) * 4)
+    monkeypatch.setattr("redraft.measure.remote.AWAY_SEC", (0.05 if slow_sec else 0.4,) * 4)
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     place.write_text("".join(f'{{"messages": [], "seed": {i}}}\n' for i in range(6)))
     looks = []
