@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from redraft.errors import RedraftError
+from redraft.measure.failures import LateError
 from redraft.measure.remote import Backend, Remote
 
 Server = Callable[[float], Any]  # how an answer of so many seconds comes: its status, and when to come back
@@ -207,3 +208,26 @@ def test_most_rows_are_answered_by_a_server_that_says_not_what_it_has_room_for(
     took, count, _ = run(monkeypatch, server, some(300, seconds), timeout)
     assert count[200] > 285
     assert took < most_sec
+
+
+def test_who_gets_no_connection_to_a_server_that_has_taken_one_comes_too_late() -> None:
+    """A server of one thread, whose line was full, was taken for one that is not there."""
+    asked = list[str]()
+
+    async def handle(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.path)
+        if len(asked) == 1:
+            await request.extensions["trace"]("connection.connect_tcp.complete", {})
+            raise httpx2.ConnectTimeout("full")
+        return httpx2.Response(200, json={"choices": [{}]})
+
+    async def one() -> None:
+        remote = Remote(Backend("http://other/v1", model="m", seconds=60))
+        assert remote._client.timeout.connect == 10
+        remote._client = httpx2.AsyncClient(base_url="http://other/v1", transport=httpx2.MockTransport(handle))
+        with pytest.raises(LateError, match="takes no further connection"):
+            await remote.post("completions", {"prompt": "a"})
+        await remote.aclose()
+
+    asyncio.run(one())
+    assert asked == ["/v1/completions"] * 2, "the second is a look"

@@ -381,7 +381,7 @@ class Remote:
         except httpx2.HTTPError as error:
             is_absent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             if self._is_reached and isinstance(error, httpx2.ConnectTimeout):
-                raise LateError(f"{self.where} takes no further connection; lower --at-once") from None
+                raise LateError(f"{self.where} takes no further connection") from None
             kind = AbsentError if is_absent and not self._is_reached else BrokenError
             said = f"cannot be reached or broke off ({self._shown(error) or type(error).__name__}); is it up?"
             raise kind(f"{self.where} {said}") from None
