@@ -155,7 +155,7 @@ def test_who_breaks_off_leaves_room_for_those_that_it_left(passes: Any) -> None:
 
 
 def test_a_limiter_that_lets_none_through_is_asked_less_though_it_says_when(passes: Any) -> None:
-    """Each of 64 came back when it was told to, and one that counts what it refuses let hardly any through."""
+    """Each of 64 came back at the time that it said, and one that counts what it refuses let hardly any through."""
     window, pauses = Window(), []
     for _ in range(14):
         (place,) = sent(window)

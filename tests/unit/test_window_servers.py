@@ -55,7 +55,7 @@ def slots(number: int, *, works_on: bool = False) -> Server:
 
 
 def rate(number: int, per_sec: float = 1.0, *, counts: bool = False, says: bool = False) -> Server:
-    """So many within any such time, and 429 to those beyond, which may count, too, and be told when to come back."""
+    """So many within any such time, and 429 to those beyond, which may count, too; it may say when to come back."""
     passed = list[float]()
 
     async def answered(seconds: float) -> tuple[int, int]:

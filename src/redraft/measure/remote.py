@@ -160,8 +160,10 @@ class Remote:
                     problem: StatusError | BrokenError = error
                 except (FailedError, BrokenError) as error:
                     problem = error
-                meanwhile = self._window.late(place) if isinstance(problem, LateError) else None
-                place.lates, vain = place.lates + isinstance(problem, LateError), vain + (not meanwhile)
+                meanwhile = None
+                if isinstance(problem, LateError):
+                    meanwhile = self._window.late(place)
+                    place.lates, vain = place.lates + 1, vain + (not meanwhile)
                 is_again = meanwhile is not None and place.lates <= MOST_LATE and vain <= MOST_VAIN
                 if is_again and meanwhile:
                     continue

@@ -38,7 +38,7 @@ class Place:
 
     sent: float = -math.inf
     answers: int = 0  # of others, when it was sent
-    ahead: int = 0  # others that the server may have had then
+    ahead: int = 0  # others that were under way then
     beside: int = 0  # others that were under way when it ended
     lates: int = 0  # how often it was late before
     refusals: int = 0
